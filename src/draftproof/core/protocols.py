@@ -1,0 +1,205 @@
+"""How rooms meet: the contracts of models, drafters and tokenizers.
+
+An implementation needs no base class. ``draftproof.testing`` holds the kits that
+prove one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from draftproof.core.types import Draft, FlatBatch, ModelInfo
+
+if TYPE_CHECKING:
+    from draftproof.core.policy import History, SamplingParams
+    from draftproof.core.rng import RoundCoins
+
+__all__ = ["ModelBackend", "ProposalRequest", "Proposer", "Tokenizer"]
+
+
+class ModelBackend(Protocol):
+    """A causal language model with rewindable, ragged sequences.
+
+    A sequence is a handle with a cached length. ``forward`` appends tokens to
+    several sequences at once; ``truncate`` takes some back. Nothing a neighbour
+    does may change the law of a row.
+    """
+
+    @property
+    def info(self) -> ModelInfo:
+        """Facts of the model."""
+        ...
+
+    def open(self, token_ids: Sequence[int] = ()) -> int:
+        """Start a sequence and return its handle.
+
+        Parameters
+        ----------
+        token_ids : sequence of int
+            Tokens that will follow. The backend may restore a cached prefix of
+            at most ``len(token_ids) - 1`` of them; ``length`` then says how many.
+
+        Returns
+        -------
+        int
+            The handle, never reused while the sequence is open.
+        """
+        ...
+
+    def fork(self, sequence_id: int) -> int:
+        """Start a sequence that shares all cached tokens of another."""
+        ...
+
+    def length(self, sequence_id: int) -> int:
+        """Return the number of cached tokens of a sequence."""
+        ...
+
+    def reserve(self, sequence_id: int, num_tokens: int) -> bool:
+        """Make room for ``num_tokens`` more tokens; False when there is none.
+
+        A refused reservation changes nothing. ``forward`` must not fail for lack
+        of room after a granted one.
+        """
+        ...
+
+    def forward(self, batch: FlatBatch) -> NDArray[np.float32]:
+        """Append the batch to its sequences and score the wanted positions.
+
+        Parameters
+        ----------
+        batch : FlatBatch
+            Each row starts at the cached length of its sequence.
+
+        Returns
+        -------
+        ndarray of float32, shape (M, V)
+            Raw logits in the order of ``batch.logits_rows``. A view that is valid
+            until the next call; readers must not write to it.
+
+        Raises
+        ------
+        ContextOverflowError
+            If a token would land past the context length; nothing is appended.
+        CapacityError
+            If there is no room; nothing is appended.
+        InvariantError
+            If a row does not start at the cached length of its sequence.
+        """
+        ...
+
+    def truncate(self, sequence_id: int, length: int) -> None:
+        """Drop the cached tokens from position ``length`` on.
+
+        Raises
+        ------
+        RollbackError
+            If the cache of this model cannot be rewound.
+        """
+        ...
+
+    def commit(self, sequence_id: int) -> None:
+        """Declare all cached tokens of a sequence final.
+
+        Only final tokens may be shared through a prefix cache.
+        """
+        ...
+
+    def close(self, sequence_id: int) -> None:
+        """Free everything the sequence holds alone."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ProposalRequest:
+    """What a drafter is told about one row.
+
+    Parameters
+    ----------
+    request_id : str
+        Stable name of the request; drafter state is kept under it.
+    token_ids : sequence of int
+        All committed tokens, prompt first. Read only; the same list object may
+        have grown when the request comes back.
+    kappa : int
+        How many tokens may be drafted at most; at least 1.
+    params : SamplingParams
+        The policy of the request.
+    history : History
+        Token counts of the committed tokens, for penalties.
+    coins : RoundCoins
+        The coins of this round; sampled drafts use ``coins.draft(i)``.
+    """
+
+    request_id: str
+    token_ids: Sequence[int]
+    kappa: int
+    params: SamplingParams
+    history: History
+    coins: RoundCoins
+
+
+class Proposer(Protocol):
+    """A drafter."""
+
+    @property
+    def name(self) -> str:
+        """Name used in records and configuration."""
+        ...
+
+    def propose(self, requests: Sequence[ProposalRequest]) -> list[Draft]:
+        """Draft for all rows at once.
+
+        Parameters
+        ----------
+        requests : sequence of ProposalRequest
+            The rows that may draft.
+
+        Returns
+        -------
+        list of Draft
+            One per row, in order, each at most ``kappa`` long, possibly empty.
+        """
+        ...
+
+    def release(self, request_id: str) -> None:
+        """Forget a request; unknown names are ignored."""
+        ...
+
+
+class Tokenizer(Protocol):
+    """Text to token ids and back."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of token ids that have a string."""
+        ...
+
+    @property
+    def eos_token_ids(self) -> frozenset[int]:
+        """Ids that end a generation."""
+        ...
+
+    def encode(self, text: str, *, add_special: bool = True) -> list[int]:
+        """Return the token ids of a text.
+
+        Special tokens written in the text are parsed only by ``encode_chat``.
+        ``add_special`` adds the begin-of-text token where the model wants one.
+        """
+        ...
+
+    def encode_chat(self, messages: Sequence[dict[str, str]]) -> list[int]:
+        """Return the token ids of a chat, ready for the assistant's turn."""
+        ...
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """Return the UTF-8 bytes that a token adds; empty for control tokens."""
+        ...
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Return the text of token ids; invalid UTF-8 becomes U+FFFD."""
+        ...

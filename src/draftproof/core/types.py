@@ -1,0 +1,246 @@
+"""The values that travel between the rooms.
+
+They are frozen and carry no behaviour beyond their own consistency. They know
+nothing about models, sessions or files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from draftproof.errors import InvariantError
+
+if TYPE_CHECKING:
+    from draftproof.core.law import Law
+
+__all__ = ["Draft", "FlatBatch", "ModelInfo", "Row", "StepRecord", "TokenSource", "Verdict"]
+
+#: Where an emitted token came from. ``accepted``: a draft that survived.
+#: ``recovered``: drawn from the residual after a rejection. ``bonus``: drawn from
+#: the target after all drafts were accepted. ``sampled``: plain decoding, no draft.
+TokenSource = Literal["accepted", "recovered", "bonus", "sampled"]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """What a backend knows about the model it runs.
+
+    Parameters
+    ----------
+    name : str
+        Name shown to people.
+    runtime : str
+        Name of the backend, for example ``"openvino"``.
+    vocab_size : int
+        Number of entries of a logits row, padding included.
+    context_length : int
+        Largest number of tokens of one sequence.
+    rewindable : bool
+        Whether ``truncate`` to any earlier length is possible.
+    precision : str
+        How weights are held, for example ``"f32"`` or ``"int8"``.
+    kv_bytes_per_token : int
+        Bytes of cache that one token of one sequence takes.
+    """
+
+    name: str
+    runtime: str
+    vocab_size: int
+    context_length: int
+    rewindable: bool = True
+    precision: str = "f32"
+    kv_bytes_per_token: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One sequence's share of a pass.
+
+    Parameters
+    ----------
+    sequence_id : int
+        The backend's handle of the sequence.
+    token_ids : sequence of int
+        Tokens to append, in order; at least one.
+    start : int
+        Position of the first of them, equal to the cached length.
+    num_logits : int
+        How many of the *last* tokens need a logits row; 0 for a prefill chunk
+        that does not reach the end of the prompt.
+    """
+
+    sequence_id: int
+    token_ids: Sequence[int]
+    start: int
+    num_logits: int
+
+
+@dataclass(frozen=True, slots=True)
+class FlatBatch:
+    """A ragged batch of B rows, flattened to N tokens: one pass of a model.
+
+    A row holds the pending tokens of one sequence followed by its drafts.
+    Prefill chunks, verify blocks and plain rows differ only in length.
+
+    Parameters
+    ----------
+    sequence_ids : tuple of int, length B
+        Handle of each row's sequence; no handle twice.
+    row_begins : ndarray of int32, shape (B + 1,)
+        Row ``b`` holds the tokens ``row_begins[b]:row_begins[b + 1]``.
+    token_ids : ndarray of int32, shape (N,)
+        Token ids.
+    positions : ndarray of int32, shape (N,)
+        Absolute positions. In a tree this is the depth, not the index.
+    logits_rows : ndarray of int32, shape (M,)
+        Rising flat indices of the tokens whose logits are wanted.
+    parents : ndarray of int32, shape (N,), optional
+        Flat index of each token's parent, -1 for the first token of a row. None
+        says that every row is a chain.
+    """
+
+    sequence_ids: tuple[int, ...]
+    row_begins: NDArray[np.int32]
+    token_ids: NDArray[np.int32]
+    positions: NDArray[np.int32]
+    logits_rows: NDArray[np.int32]
+    parents: NDArray[np.int32] | None = None
+
+    @classmethod
+    def from_rows(cls, rows: Sequence[Row]) -> FlatBatch:
+        """Flatten chain rows into one batch.
+
+        Parameters
+        ----------
+        rows : sequence of Row
+            The rows, in the order in which their logits shall come back.
+
+        Returns
+        -------
+        FlatBatch
+            The same tokens, flat.
+
+        Raises
+        ------
+        InvariantError
+            If a row is empty, wants more logits than it has tokens, or a sequence
+            appears twice.
+        """
+        token_ids: list[int] = []
+        positions: list[int] = []
+        wanted: list[int] = []
+        begins = [0]
+        for row in rows:
+            count = len(row.token_ids)
+            if count == 0 or not 0 <= row.num_logits <= count:
+                msg = f"row of sequence {row.sequence_id}: {count} tokens, {row.num_logits} logits"
+                raise InvariantError(msg)
+            token_ids.extend(row.token_ids)
+            positions.extend(range(row.start, row.start + count))
+            end = begins[-1] + count
+            wanted.extend(range(end - row.num_logits, end))
+            begins.append(end)
+        sequence_ids = tuple(row.sequence_id for row in rows)
+        if len(set(sequence_ids)) != len(sequence_ids):
+            raise InvariantError(f"a sequence appears twice in one pass: {sequence_ids}")
+        return cls(
+            sequence_ids,
+            np.asarray(begins, dtype=np.int32),
+            np.asarray(token_ids, dtype=np.int32),
+            np.asarray(positions, dtype=np.int32),
+            np.asarray(wanted, dtype=np.int32),
+        )
+
+    def __len__(self) -> int:
+        """Return the number of tokens N."""
+        return len(self.token_ids)
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """Drafted tokens of one row, and the law they were really drawn from.
+
+    Parameters
+    ----------
+    token_ids : tuple of int, length K
+        The drafts, first to last; empty when nothing was proposed.
+    laws : tuple of Law, length K, optional
+        ``laws[i]`` is the law that draft ``i`` was drawn from, given the drafts
+        before it. None says that the drafts are deterministic, so that each law
+        is one-hot. Estimates that nothing was drawn from are scores, and never
+        stand here.
+    proposer : str
+        Name of the drafter that made them.
+    note : str
+        Why nothing was proposed, when there is a reason worth telling.
+    """
+
+    token_ids: tuple[int, ...] = ()
+    laws: tuple[Law, ...] | None = None
+    proposer: str = "none"
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse a law list of another length."""
+        if self.laws is not None and len(self.laws) != len(self.token_ids):
+            msg = f"{len(self.token_ids)} drafts with {len(self.laws)} laws from {self.proposer}"
+            raise InvariantError(msg)
+
+    def __len__(self) -> int:
+        """Return the number of drafted tokens K."""
+        return len(self.token_ids)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What verification decided for one row.
+
+    Parameters
+    ----------
+    num_accepted : int
+        Length of the kept prefix of the draft.
+    token_id : int
+        The token emitted after that prefix.
+    source : {"recovered", "bonus", "sampled"}
+        Where that token came from.
+    """
+
+    num_accepted: int
+    token_id: int
+    source: TokenSource
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """One row of one step, as counters, traces and audits read it.
+
+    Parameters
+    ----------
+    request_id : str
+        The request.
+    position : int
+        Absolute position of the first token this round emitted.
+    drafted : tuple of int
+        Drafted token ids.
+    num_accepted : int
+        Drafts the verifier kept.
+    emitted : tuple of int
+        Token ids committed by this round, after stops cut them.
+    sources : tuple of str
+        Source of each committed token.
+    proposer : str
+        Name of the drafter, ``"none"`` when nothing was drafted.
+    """
+
+    request_id: str
+    position: int
+    drafted: tuple[int, ...]
+    num_accepted: int
+    emitted: tuple[int, ...]
+    sources: tuple[TokenSource, ...] = field(default=())
+    proposer: str = "none"

@@ -133,6 +133,9 @@ class ProposalRequest:
         Token counts of the committed tokens, for penalties.
     coins : RoundCoins
         The coins of this round; sampled drafts use ``coins.draft(i)``.
+    coupled : bool, default False
+        Whether the rule couples draft and target through shared noise; sampled
+        drafts then use ``law.race(coins.noise(i, V))``.
     """
 
     request_id: str
@@ -141,6 +144,7 @@ class ProposalRequest:
     params: SamplingParams
     history: History
     coins: RoundCoins
+    coupled: bool = False
 
 
 class Proposer(Protocol):

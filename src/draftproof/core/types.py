@@ -46,6 +46,8 @@ class ModelInfo:
         How weights are held, for example ``"f32"`` or ``"int8"``.
     kv_bytes_per_token : int
         Bytes of cache that one token of one sequence takes.
+    page_size : int
+        Tokens per shareable page of the prefix cache; 0 when there is none.
     """
 
     name: str
@@ -55,6 +57,7 @@ class ModelInfo:
     rewindable: bool = True
     precision: str = "f32"
     kv_bytes_per_token: int = 0
+    page_size: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,43 @@
+# The two commands of the README are `make demo` and `make test`; CI runs the second.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: help setup demo test lint types unit model-tests bench clean
+
+help:  ## Show this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
+
+$(STAMP): pyproject.toml
+	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), f"Python {sys.version.split()[0]} found; 3.11 or later is needed"'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	touch $(STAMP)
+
+setup: $(STAMP)  ## Make the local virtual environment
+
+demo: $(STAMP)  ## Decode two prompts with a real model, with and without speculation
+	$(BIN)/draftproof demo
+
+test: lint types unit model-tests  ## Everything that must be green
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+	$(BIN)/python -m numpydoc.hooks.validate_docstrings $$(git ls-files 'src/*.py')
+
+types: $(STAMP)
+	$(BIN)/mypy
+
+unit: $(STAMP)  ## Tests that need no weights
+	$(BIN)/python -m pytest -m 'not model'
+
+model-tests: $(STAMP)  ## Tests on the weights of a real model
+	$(BIN)/draftproof models pull smollm2
+	$(BIN)/python -m pytest -m model
+
+clean:
+	rm -rf $(VENV) dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

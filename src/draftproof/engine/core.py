@@ -1,0 +1,264 @@
+"""The engine on token ids: submit, step, abort.
+
+`EngineCore` owns the sessions and drives one step at a time. It knows nothing about
+prompts as text, threads or files. One step belongs to one thread; ``submit`` and
+``abort`` may be called from any.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import count
+
+from draftproof.core.protocols import ModelBackend, Proposer, Tokenizer
+from draftproof.core.rng import CoinSource, fresh_seed
+from draftproof.core.stats import SpecStats
+from draftproof.engine.exactness import exactness_label
+from draftproof.engine.request import GenerateRequest, GenerateResult, StepOutput
+from draftproof.engine.scheduler import Scheduler, SchedulerConfig
+from draftproof.engine.session import Session
+from draftproof.engine.step import Clock, failure, run_step
+from draftproof.engine.stopping import Stopper
+from draftproof.errors import ConfigError, PromptError, RequestAborted
+from draftproof.verify import RULES
+
+__all__ = ["EngineCore"]
+
+
+class EngineCore:
+    """Continuous batching of ragged requests over one target model.
+
+    Parameters
+    ----------
+    target : ModelBackend
+        The model whose law is kept.
+    tokenizer : Tokenizer, optional
+        Needed for text and stop strings.
+    proposers : sequence of Proposer
+        Drafters a request may name; the first is the default.
+    kappa : int, default 0
+        Most drafts per round for requests that do not say.
+    rule : str, optional
+        Verification rule for requests that do not say. None takes the best exact
+        rule for each draft.
+    eos_token_ids : frozenset of int, optional
+        Ids that end a generation; the tokenizer's when None.
+    scheduler : SchedulerConfig, optional
+        Limits of a pass.
+    coin_source : callable, optional
+        Makes the coins of a request from its seed and stream. Audits pass one that
+        integrates over coins; everyone else leaves it.
+
+    Raises
+    ------
+    ConfigError
+        If drafting is asked for without a drafter, or of a model whose cache cannot
+        be rewound.
+    """
+
+    def __init__(
+        self,
+        target: ModelBackend,
+        *,
+        tokenizer: Tokenizer | None = None,
+        proposers: Sequence[Proposer] = (),
+        kappa: int = 0,
+        rule: str | None = None,
+        eos_token_ids: frozenset[int] | None = None,
+        scheduler: SchedulerConfig | None = None,
+        coin_source: Callable[[int, int], CoinSource] = CoinSource,
+    ) -> None:
+        self.target = target
+        self.tokenizer = tokenizer
+        self.proposers = {proposer.name: proposer for proposer in proposers}
+        self.default_proposer = proposers[0].name if proposers else "none"
+        self.clock = Clock()
+        self.stats = SpecStats()
+        if eos_token_ids is None:
+            eos_token_ids = tokenizer.eos_token_ids if tokenizer is not None else frozenset()
+        self.eos_token_ids = eos_token_ids
+        self._kappa = kappa
+        self._rule = rule
+        self._coin_source = coin_source
+        self._scheduler = Scheduler(target, scheduler or SchedulerConfig())
+        self._arrivals = count()
+        self._inbox: deque[Session] = deque()
+        self._sessions: dict[str, Session] = {}
+        self._results: dict[str, GenerateResult] = {}
+        self._check_speculation(kappa, self.default_proposer, rule)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether any request is queued or running."""
+        return bool(self._sessions)
+
+    @property
+    def num_preemptions(self) -> int:
+        """How often a request gave its pages back to an older one."""
+        return self._scheduler.num_preemptions
+
+    def submit(self, request: GenerateRequest) -> str:
+        """Queue a request.
+
+        Parameters
+        ----------
+        request : GenerateRequest
+            The request.
+
+        Returns
+        -------
+        str
+            Its id.
+
+        Raises
+        ------
+        ConfigError
+            If it names an unknown drafter or rule, or a token outside the vocabulary.
+        PromptError
+            If the prompt leaves no room for one token.
+        """
+        info = self.target.info
+        if len(request.prompt_ids) >= info.context_length:
+            raise PromptError(
+                f"the prompt has {len(request.prompt_ids)} tokens; the context of "
+                f"{info.name} is {info.context_length} and one must stay free"
+            )
+        for token in request.prompt_ids:
+            if not 0 <= token < info.vocab_size:
+                raise PromptError(
+                    f"prompt token id {token} is not in the vocabulary (0 to {info.vocab_size - 1})"
+                )
+        kappa = self._kappa if request.kappa is None else request.kappa
+        proposer = request.proposer or self.default_proposer
+        rule = request.rule or self._rule
+        self._check_speculation(kappa, proposer, rule)
+        arrival = next(self._arrivals)
+        params = request.params
+        if params.min_tokens:
+            ends = frozenset(request.stop_token_ids)
+            ends |= frozenset() if request.ignore_eos else self.eos_token_ids
+            params = replace(params, eos_token_ids=params.eos_token_ids | ends)
+        request = replace(
+            request,
+            request_id=request.request_id or f"request-{arrival}",
+            params=params,
+            proposer=proposer,
+            rule=rule,
+        )
+        if request.request_id in self._sessions:
+            raise ConfigError(f"request id {request.request_id!r} is in use; expected a new one")
+        limit = min(len(request.prompt_ids) + request.max_tokens, info.context_length)
+        seed = fresh_seed() if request.seed is None else request.seed
+        session = Session(
+            request,
+            seed=seed,
+            coins=self._coin_source(seed, request.stream),
+            arrival=arrival,
+            stopper=Stopper(request, self.tokenizer, self.eos_token_ids, limit),
+            kappa=kappa,
+            max_total_tokens=limit,
+        )
+        self._results[request.request_id] = GenerateResult(
+            request_id=request.request_id,
+            prompt_ids=request.prompt_ids,
+            seed=seed,
+            exactness=exactness_label(params, rule),
+            rule=rule or "auto",
+            stats=session.stats,
+            notes=session.notes,
+        )
+        self._sessions[request.request_id] = session
+        self._inbox.append(session)
+        return request.request_id
+
+    def abort(self, request_id: str) -> None:
+        """End a request at the next step; unknown or finished ids are ignored."""
+        session = self._sessions.get(request_id)
+        if session is not None:
+            session.aborted = True
+
+    def step(self) -> list[StepOutput]:
+        """Run one step.
+
+        Returns
+        -------
+        list of StepOutput
+            What each request got; a request's last output has a finish reason.
+        """
+        while self._inbox:
+            self._scheduler.add(self._inbox.popleft())
+        outputs = self.reap()
+        plans, failed = self._scheduler.plan()
+        outputs += [self._fold(failure(session, error)) for session, error in failed]
+        if plans:
+            ran = run_step(plans, self.target, self.proposers, self.clock)
+            outputs += [self._fold(output) for output in ran]
+        return outputs
+
+    def reap(self) -> list[StepOutput]:
+        """End aborted requests now and free what they hold; must not run inside a step."""
+        aborted = [session for session in self._sessions.values() if session.aborted]
+        return [
+            self._fold(
+                StepOutput(
+                    session.request_id,
+                    finish_reason="abort",
+                    error=RequestAborted(f"request {session.request_id} was aborted"),
+                )
+            )
+            for session in aborted
+        ]
+
+    def run(self) -> dict[str, GenerateResult]:
+        """Step until nothing is left to do.
+
+        Returns
+        -------
+        dict of str to GenerateResult
+            Every request that ended meanwhile, by id.
+        """
+        results: dict[str, GenerateResult] = {}
+        while self.has_work:
+            for output in self.step():
+                if output.result is not None:
+                    results[output.request_id] = output.result
+        return results
+
+    def _fold(self, output: StepOutput) -> StepOutput:
+        """Add an output to its request's result; free everything when it was the last."""
+        result = self._results[output.request_id]
+        result.tokens.extend(output.tokens)
+        result.text += output.text
+        if output.record is not None:
+            result.records.append(output.record)
+            self.stats.add(output.record)
+        if output.finish_reason is None:
+            return output
+        result.finish_reason = output.finish_reason
+        result.stop_reason = output.stop_reason
+        result.error = output.error
+        session = self._sessions.pop(output.request_id)
+        if session in self._inbox:
+            self._inbox.remove(session)
+        self._scheduler.remove(session)
+        for proposer in self.proposers.values():
+            proposer.release(output.request_id)
+        return replace(output, result=self._results.pop(output.request_id))
+
+    def _check_speculation(self, kappa: int, proposer: str, rule: str | None) -> None:
+        if kappa < 0:
+            raise ConfigError(f"num_speculative_tokens is {kappa}; expected 0 or more")
+        if rule is not None and rule not in RULES:
+            raise ConfigError(f"rule {rule!r} is unknown; expected one of {', '.join(RULES)}")
+        if not kappa:
+            return
+        if proposer not in self.proposers:
+            known = ", ".join(self.proposers) or "none is configured"
+            raise ConfigError(f"drafter {proposer!r} is unknown; configured: {known}")
+        if not self.target.info.rewindable:
+            raise ConfigError(
+                f"{self.target.info.name} cannot rewind its state, so drafts that are rejected "
+                f"could not be taken back; expected num_speculative_tokens=0, got {kappa}"
+            )

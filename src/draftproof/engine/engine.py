@@ -1,0 +1,337 @@
+"""The engine people use: prompts in, text out, whole, streamed or asynchronous."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import defaultdict, deque
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from typing import Any
+
+from draftproof.core.policy import SamplingParams
+from draftproof.core.protocols import Tokenizer
+from draftproof.engine.core import EngineCore
+from draftproof.engine.request import (
+    GenerateRequest,
+    GenerateResult,
+    StepOutput,
+    StopCriterion,
+)
+from draftproof.errors import ConfigError
+
+__all__ = ["Engine", "Prompt"]
+
+#: A text, a chat (list of ``{"role", "content"}``) or token ids.
+Prompt = str | Sequence[int] | Sequence[dict[str, str]]
+
+
+class Engine:
+    """Generate text with one target model and any of its drafters.
+
+    Calls may come from several threads and tasks at once; their requests share the
+    passes of the model.
+
+    Parameters
+    ----------
+    core : EngineCore
+        The engine on token ids.
+    close : callable, optional
+        Called once by `close`, to release models.
+
+    Examples
+    --------
+    >>> import draftproof
+    >>> engine = draftproof.load("smollm2")                       # doctest: +SKIP
+    >>> engine.generate("The capital of France is", max_tokens=8).text   # doctest: +SKIP
+    """
+
+    def __init__(self, core: EngineCore, *, close: Callable[[], None] | None = None) -> None:
+        self.core = core
+        self._close = close
+        self._lock = threading.Lock()
+        self._queues: defaultdict[str, deque[StepOutput]] = defaultdict(deque)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer of the target.
+
+        Raises
+        ------
+        ConfigError
+            If the model has none.
+        """
+        if self.core.tokenizer is None:
+            raise ConfigError("this model has no tokenizer; pass token ids as the prompt")
+        return self.core.tokenizer
+
+    def request(
+        self,
+        prompt: Prompt,
+        *,
+        max_tokens: int = 128,
+        temperature: float = 0.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        min_p: float = 0.0,
+        repetition_penalty: float = 1.0,
+        presence_penalty: float = 0.0,
+        frequency_penalty: float = 0.0,
+        logit_bias: dict[int, float] | None = None,
+        allowed_token_ids: Sequence[int] | None = None,
+        banned_token_ids: Sequence[int] = (),
+        min_tokens: int = 0,
+        stop: str | Sequence[str] = (),
+        stop_token_ids: Sequence[int] = (),
+        stop_criterion: StopCriterion | None = None,
+        ignore_eos: bool = False,
+        seed: int | None = None,
+        stream: int = 0,
+        logprobs: int | None = None,
+        num_speculative_tokens: int | None = None,
+        proposer: str | None = None,
+        rule: str | None = None,
+        request_id: str = "",
+    ) -> GenerateRequest:
+        """Build a request.
+
+        Parameters
+        ----------
+        prompt : str, sequence of int or sequence of dict
+            Text, token ids, or a chat of ``{"role": ..., "content": ...}`` turns.
+        max_tokens : int, default 128
+            Most tokens to generate.
+        temperature : float, default 0.0
+            0 is greedy decoding.
+        top_k, top_p, min_p : int, float, float
+            Truncation; 0, 1 and 0 switch them off.
+        repetition_penalty, presence_penalty, frequency_penalty : float
+            Penalties on tokens that occurred; 1, 0 and 0 switch them off.
+        logit_bias : dict of int to float, optional
+            Added to the logits of these ids.
+        allowed_token_ids : sequence of int, optional
+            Only these may be generated.
+        banned_token_ids : sequence of int
+            These may not.
+        min_tokens : int, default 0
+            No end before this many tokens.
+        stop : str or sequence of str
+            Strings that end the generation.
+        stop_token_ids : sequence of int
+            Ids that do.
+        stop_criterion : callable, optional
+            A rule of yours, asked after every token with the generated ids.
+        ignore_eos : bool, default False
+            Treat EOS as an ordinary token.
+        seed : int, optional
+            Same seed, same request, same text; None takes a fresh one.
+        stream : int, default 0
+            Index of a completion among several of one seed.
+        logprobs : int, optional
+            Report raw log probabilities, and of this many best tokens.
+        num_speculative_tokens : int, optional
+            Most drafts per round; 0 is plain decoding; None takes the engine's.
+        proposer : str, optional
+            One of the engine's drafters.
+        rule : str, optional
+            Verification rule.
+        request_id : str, default ""
+            Name of the request.
+
+        Returns
+        -------
+        GenerateRequest
+            The validated request.
+
+        Raises
+        ------
+        ConfigError
+            If a value cannot be honoured.
+        """
+        params = SamplingParams(
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            min_p=min_p,
+            repetition_penalty=repetition_penalty,
+            presence_penalty=presence_penalty,
+            frequency_penalty=frequency_penalty,
+            logit_bias=dict(logit_bias or {}),
+            allowed_token_ids=None if allowed_token_ids is None else tuple(allowed_token_ids),
+            banned_token_ids=tuple(banned_token_ids),
+            min_tokens=min_tokens,
+        )
+        return GenerateRequest(
+            prompt_ids=tuple(self._encode(prompt)),
+            params=params,
+            max_tokens=max_tokens,
+            stop=(stop,) if isinstance(stop, str) else tuple(stop),
+            stop_token_ids=tuple(stop_token_ids),
+            stop_criterion=stop_criterion,
+            ignore_eos=ignore_eos,
+            seed=seed,
+            stream=stream,
+            kappa=num_speculative_tokens,
+            proposer=proposer,
+            rule=rule,
+            logprobs=logprobs,
+            request_id=request_id,
+        )
+
+    def generate(self, prompt: Prompt, **options: Any) -> GenerateResult:
+        """Generate for one prompt and wait.
+
+        Parameters
+        ----------
+        prompt : str, sequence of int or sequence of dict
+            Text, token ids or a chat.
+        **options
+            As for `request`.
+
+        Returns
+        -------
+        GenerateResult
+            Text, tokens with their sources, rounds and counters.
+
+        Raises
+        ------
+        DraftproofError
+            If the request failed.
+        """
+        return self.generate_many([self.request(prompt, **options)])[0]
+
+    def generate_many(self, requests: Sequence[GenerateRequest]) -> list[GenerateResult]:
+        """Generate for many requests in shared passes and wait for all.
+
+        Parameters
+        ----------
+        requests : sequence of GenerateRequest
+            Requests made by `request`.
+
+        Returns
+        -------
+        list of GenerateResult
+            In the order of the requests.
+
+        Raises
+        ------
+        DraftproofError
+            The error of the first request that failed, after all have ended.
+        """
+        ids = [self.core.submit(request) for request in requests]
+        try:
+            results = [self._wait(request_id) for request_id in ids]
+        finally:
+            for request_id in ids:
+                self._forget(request_id)
+        for result in results:
+            if result.error is not None:
+                raise result.error
+        return results
+
+    def stream(self, prompt: Prompt, **options: Any) -> Iterator[StepOutput]:
+        """Generate for one prompt, yielding what each step committed.
+
+        Leaving the loop early aborts the request.
+
+        Parameters
+        ----------
+        prompt : str, sequence of int or sequence of dict
+            Text, token ids or a chat.
+        **options
+            As for `request`.
+
+        Yields
+        ------
+        StepOutput
+            New tokens and text; the last one has a finish reason.
+
+        Raises
+        ------
+        DraftproofError
+            If the request failed.
+        """
+        request_id = self.core.submit(self.request(prompt, **options))
+        try:
+            finished = False
+            while not finished:
+                output = self._next_output(request_id)
+                finished = output.finish_reason is not None
+                yield _raise_failed(output)
+        finally:
+            self._forget(request_id)
+
+    async def astream(self, prompt: Prompt, **options: Any) -> AsyncIterator[StepOutput]:
+        """Generate as `stream` does, without blocking the event loop.
+
+        Parameters
+        ----------
+        prompt : str, sequence of int or sequence of dict
+            Text, token ids or a chat.
+        **options
+            As for `request`.
+
+        Yields
+        ------
+        StepOutput
+            New tokens and text; the last one has a finish reason.
+
+        Raises
+        ------
+        DraftproofError
+            If the request failed.
+        """
+        request_id = self.core.submit(self.request(prompt, **options))
+        try:
+            finished = False
+            while not finished:
+                output = await asyncio.to_thread(self._next_output, request_id)
+                finished = output.finish_reason is not None
+                yield _raise_failed(output)
+        finally:
+            self._forget(request_id)
+
+    def close(self) -> None:
+        """Release the models."""
+        if self._close is not None:
+            self._close()
+            self._close = None
+
+    def _encode(self, prompt: Prompt) -> Sequence[int]:
+        if isinstance(prompt, str):
+            return self.tokenizer.encode(prompt)
+        if prompt and isinstance(prompt[0], dict):
+            return self.tokenizer.encode_chat(prompt)  # type: ignore[arg-type]
+        return prompt  # type: ignore[return-value]
+
+    def _wait(self, request_id: str) -> GenerateResult:
+        while True:
+            output = self._next_output(request_id)
+            if output.result is not None:
+                return output.result
+
+    def _next_output(self, request_id: str) -> StepOutput:
+        """Return the next output of a request; whoever waits drives the engine."""
+        while True:
+            with self._lock:
+                queue = self._queues[request_id]
+                if queue:
+                    return queue.popleft()
+                self._route(self.core.step())
+
+    def _forget(self, request_id: str) -> None:
+        """Drop a request's state; abort it when it has not ended."""
+        self.core.abort(request_id)
+        with self._lock:
+            self._route(self.core.reap())
+            self._queues.pop(request_id, None)
+
+    def _route(self, outputs: Sequence[StepOutput]) -> None:
+        for output in outputs:
+            self._queues[output.request_id].append(output)
+
+
+def _raise_failed(output: StepOutput) -> StepOutput:
+    """Return the output, or raise the error it carries."""
+    if output.error is not None:
+        raise output.error
+    return output

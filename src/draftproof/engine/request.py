@@ -1,0 +1,219 @@
+"""What a caller asks for and what comes back: requests, tokens, results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from draftproof.core.policy import SamplingParams
+from draftproof.core.stats import SpecStats
+from draftproof.core.types import StepRecord, TokenSource
+from draftproof.errors import ConfigError, PromptError
+
+__all__ = [
+    "FinishReason",
+    "GenerateRequest",
+    "GenerateResult",
+    "StepOutput",
+    "StopCriterion",
+    "TokenEvent",
+]
+
+#: Why a request ended. ``stop``: an EOS id, a stop id, a stop string or a stop
+#: criterion. ``length``: ``max_tokens`` or the context is used up. ``abort``: the
+#: owner aborted it. ``error``: it failed; the result carries the error.
+FinishReason = Literal["stop", "length", "abort", "error"]
+
+#: A stop rule of the caller: asked after every committed token, in order, with
+#: the generated ids so far; True ends the request.
+StopCriterion = Callable[[Sequence[int]], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateRequest:
+    """One request, validated.
+
+    Parameters
+    ----------
+    prompt_ids : tuple of int
+        Token ids of the prompt; at least one.
+    params : SamplingParams
+        The sampling policy.
+    max_tokens : int, default 128
+        Most tokens to generate; at least 1.
+    stop : tuple of str
+        Strings that end the generation. The text is cut where the earliest of
+        them begins; the token ids end with the token that completed it.
+    stop_token_ids : tuple of int
+        Ids that end the generation and are kept as the last token.
+    ignore_eos : bool, default False
+        Treat EOS as an ordinary token.
+    stop_criterion : callable, optional
+        A rule of the caller, asked after every committed token.
+    seed : int, optional
+        Same seed, same request, same text. None takes a fresh seed that no other
+        request of any process gets.
+    stream : int, default 0
+        Distinguishes several completions of one seed (the index within ``n``).
+    kappa : int, optional
+        Most drafts per round; 0 is plain decoding. None takes the engine's.
+    proposer : str, optional
+        Name of one of the engine's drafters. None takes the engine's default.
+    rule : str, optional
+        Verification rule. None takes the engine's.
+    logprobs : int, optional
+        Report raw log probabilities of each token and of this many best tokens.
+    request_id : str, default ""
+        Name of the request; the engine gives one when it is empty.
+
+    Raises
+    ------
+    ConfigError
+        If a value is out of its range.
+    PromptError
+        If the prompt is empty.
+    """
+
+    prompt_ids: tuple[int, ...]
+    params: SamplingParams = field(default_factory=SamplingParams)
+    max_tokens: int = 128
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    stop_criterion: StopCriterion | None = None
+    seed: int | None = None
+    stream: int = 0
+    kappa: int | None = None
+    proposer: str | None = None
+    rule: str | None = None
+    logprobs: int | None = None
+    request_id: str = ""
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        if not self.prompt_ids:
+            raise PromptError("the prompt has no tokens; expected at least one")
+        if self.max_tokens < 1:
+            raise ConfigError(f"max_tokens is {self.max_tokens}; expected at least 1")
+        if self.kappa is not None and self.kappa < 0:
+            raise ConfigError(f"num_speculative_tokens is {self.kappa}; expected 0 or more")
+        if self.logprobs is not None and not 0 <= self.logprobs <= 100:
+            raise ConfigError(f"logprobs is {self.logprobs}; expected 0 to 100")
+        for text in self.stop:
+            if not text:
+                raise ConfigError("a stop string is empty; expected at least one character")
+
+
+@dataclass(frozen=True, slots=True)
+class TokenEvent:
+    """One committed token.
+
+    Parameters
+    ----------
+    token_id : int
+        The token.
+    source : {"accepted", "recovered", "bonus", "sampled"}
+        Where it came from.
+    text : str
+        Text that became printable with it. Empty while a character or a possible
+        stop string is incomplete.
+    logprob : float, optional
+        Raw log probability (natural log, before any policy) where it was asked for.
+    top_logprobs : tuple of (int, float), optional
+        Best tokens by raw log probability, best first.
+    """
+
+    token_id: int
+    source: TokenSource
+    text: str = ""
+    logprob: float | None = None
+    top_logprobs: tuple[tuple[int, float], ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutput:
+    """What one step gave one request.
+
+    Parameters
+    ----------
+    request_id : str
+        The request.
+    tokens : tuple of TokenEvent
+        Tokens committed by the step.
+    text : str
+        Text to append to what was streamed before.
+    record : StepRecord, optional
+        The round, None where no round was run (an abort, an error).
+    finish_reason : str, optional
+        Set on the last output of a request.
+    stop_reason : int or str, optional
+        The id or the string that ended it.
+    error : Exception, optional
+        Why the request failed.
+    result : GenerateResult, optional
+        The whole request, on its last output.
+    """
+
+    request_id: str
+    tokens: tuple[TokenEvent, ...] = ()
+    text: str = ""
+    record: StepRecord | None = None
+    finish_reason: FinishReason | None = None
+    stop_reason: int | str | None = None
+    error: Exception | None = None
+    result: GenerateResult | None = None
+
+
+@dataclass(slots=True)
+class GenerateResult:
+    """A finished request.
+
+    Parameters
+    ----------
+    request_id : str
+        The request.
+    prompt_ids : tuple of int
+        Its prompt.
+    seed : int
+        The seed that was used; giving it again gives the same text.
+    exactness : str
+        ``exact-in-law``, ``seed-identical`` or ``greedy``.
+    rule : str
+        The verification rule that ran.
+    tokens : list of TokenEvent
+        Every generated token.
+    text : str
+        The generated text, cut at a stop string.
+    finish_reason : str
+        Why it ended.
+    stop_reason : int or str, optional
+        The id or the string that ended it.
+    error : Exception, optional
+        Why it failed.
+    records : list of StepRecord
+        One per round.
+    stats : SpecStats
+        Counters folded from the records.
+    notes : list of str
+        What a user should know, such as a drafter that never drafted.
+    """
+
+    request_id: str
+    prompt_ids: tuple[int, ...]
+    seed: int
+    exactness: str
+    rule: str
+    tokens: list[TokenEvent] = field(default_factory=list)
+    text: str = ""
+    finish_reason: FinishReason = "length"
+    stop_reason: int | str | None = None
+    error: Exception | None = None
+    records: list[StepRecord] = field(default_factory=list)
+    stats: SpecStats = field(default_factory=SpecStats)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def token_ids(self) -> list[int]:
+        """Ids of the generated tokens."""
+        return [token.token_id for token in self.tokens]

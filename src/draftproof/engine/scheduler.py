@@ -1,0 +1,273 @@
+"""Which rows travel in the next pass.
+
+Decode rows go first, in order of arrival, then prefill chunks up to a token budget.
+Prefill is cut at multiples of ``prefill_chunk`` counted from position 0, never by what
+else is in the pass, so that a request's passes have the same shape alone and in a crowd.
+When pages run out the youngest request gives its pages back and starts over later with
+the tokens it has; nothing it generated is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from draftproof.core.protocols import ModelBackend
+from draftproof.core.rng import RoundCoins
+from draftproof.core.types import Draft
+from draftproof.engine.session import Session
+from draftproof.errors import CapacityError, ConfigError
+
+__all__ = ["RowPlan", "Scheduler", "SchedulerConfig"]
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerConfig:
+    """Limits of a pass.
+
+    Parameters
+    ----------
+    max_rows : int, default 32
+        Most requests that run at once.
+    prefill_chunk : int, default 256
+        Most prompt tokens of one request in one pass.
+    prefill_budget : int, default 512
+        Prompt tokens of all requests in one pass; at least one chunk always goes.
+    """
+
+    max_rows: int = 32
+    prefill_chunk: int = 256
+    prefill_budget: int = 512
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        for name in ("max_rows", "prefill_chunk", "prefill_budget"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}; expected at least 1")
+
+
+@dataclass(slots=True)
+class RowPlan:
+    """One row of the next pass.
+
+    Parameters
+    ----------
+    session : Session
+        Whose row it is.
+    sequence_id : int
+        Its sequence in the target.
+    start : int
+        Cached length, the position of the first pending token.
+    pending : sequence of int
+        Committed tokens the target has not seen yet, or a chunk of them.
+    is_final : bool
+        Whether the pending tokens reach the end, so that the row emits.
+    kappa : int
+        Most drafts, with slots reserved for them.
+    coins : RoundCoins
+        The coins of the round; drafter and verifier share the object.
+    draft : Draft
+        Filled in by the step.
+    """
+
+    session: Session
+    sequence_id: int
+    start: int
+    pending: Sequence[int]
+    is_final: bool
+    kappa: int
+    coins: RoundCoins
+    draft: Draft = field(default_factory=Draft)
+
+
+class Scheduler:
+    """Waiting and running requests, and the pages they hold.
+
+    Parameters
+    ----------
+    target : ModelBackend
+        Where sequences are opened, reserved and closed.
+    config : SchedulerConfig
+        Limits of a pass.
+    """
+
+    def __init__(self, target: ModelBackend, config: SchedulerConfig) -> None:
+        self._target = target
+        self._config = config
+        self.waiting: list[Session] = []
+        self.running: list[Session] = []
+        self.num_preemptions = 0
+
+    def add(self, session: Session) -> None:
+        """Queue a new request."""
+        page = self._target.info.page_size
+        session.prefix_keys = _prefix_keys(session.tokens, page) if page else ()
+        self.waiting.append(session)
+
+    def remove(self, session: Session) -> None:
+        """Take a request out, wherever it is, and free its pages."""
+        if session in self.running:
+            self.running.remove(session)
+        elif session in self.waiting:
+            self.waiting.remove(session)
+        self._close(session)
+
+    def plan(self) -> tuple[list[RowPlan], list[tuple[Session, CapacityError]]]:
+        """Choose the rows of the next pass and reserve their slots.
+
+        Returns
+        -------
+        rows : list of RowPlan
+            Rows to run, each with ``len(pending) + kappa`` slots reserved.
+        failed : list of (Session, CapacityError)
+            Requests that can never fit; the caller ends them.
+        """
+        rows: list[RowPlan] = []
+        failed: list[tuple[Session, CapacityError]] = []
+        budget = self._config.prefill_budget
+        preempted_before = self.num_preemptions
+        # Planning in arrival order means that a victim has never been planned yet.
+        for session in sorted(self.running, key=_prefill_last):
+            if session.sequence_id is None:
+                continue
+            row = self._row(session)
+            if len(row.pending) > 1:
+                if budget <= 0:
+                    continue
+                budget -= len(row.pending)
+            if self._reserve(row, rows, failed):
+                rows.append(row)
+        if self.num_preemptions > preempted_before:
+            return rows, failed  # pages are short: nobody new enters in this pass
+        while budget > 0 and len(self.running) < self._config.max_rows:
+            session_or_none = self._next_waiting()
+            if session_or_none is None:
+                break
+            admitted = self._admit(session_or_none, failed)
+            if admitted is None:
+                break
+            budget -= len(admitted.pending)
+            rows.append(admitted)
+        return rows, failed
+
+    def _row(self, session: Session) -> RowPlan:
+        """Cut the next chunk of a running session."""
+        assert session.sequence_id is not None  # narrows the type
+        start = self._target.length(session.sequence_id)
+        chunk = self._config.prefill_chunk
+        end = min(len(session.tokens), (start // chunk + 1) * chunk)
+        is_final = end == len(session.tokens)
+        kappa = session.kappa_for_round() if is_final else 0
+        return RowPlan(
+            session=session,
+            sequence_id=session.sequence_id,
+            start=start,
+            pending=session.tokens[start:end],
+            is_final=is_final,
+            kappa=kappa,
+            coins=session.coins.round(len(session.tokens)),
+        )
+
+    def _reserve(
+        self,
+        row: RowPlan,
+        planned: Sequence[RowPlan],
+        failed: list[tuple[Session, CapacityError]],
+    ) -> bool:
+        """Reserve a row's slots, taking pages from younger requests if need be."""
+        while not self._target.reserve(row.sequence_id, len(row.pending) + row.kappa):
+            taken = {plan.session.request_id for plan in planned}
+            victims = [
+                s for s in self.running if s.request_id not in taken and s is not row.session
+            ]
+            if victims:
+                self._preempt(max(victims, key=lambda s: s.arrival))
+            elif planned:
+                self._preempt(row.session)
+                return False
+            elif row.kappa:
+                row.kappa = 0  # alone and short of pages: plain decoding still fits
+            else:
+                failed.append((row.session, _too_long(row.session)))
+                return False
+        return True
+
+    def _admit(
+        self, session: Session, failed: list[tuple[Session, CapacityError]]
+    ) -> RowPlan | None:
+        """Open a waiting request if all its tokens and one round of drafts fit."""
+        session.sequence_id = self._target.open(session.tokens)
+        row = self._row(session)
+        room = len(session.tokens) - row.start + session.kappa_for_round()
+        if not self._target.reserve(row.sequence_id, room):
+            self._close(session)
+            if not self.running:
+                failed.append((session, _too_long(session)))
+            return None
+        self.waiting.remove(session)
+        self.running.append(session)
+        return row
+
+    def _next_waiting(self) -> Session | None:
+        """Return the oldest request that need not wait for a shared prefix.
+
+        While another request computes pages that this one would share, waiting one
+        pass is cheaper than computing them twice.
+        """
+        for session in sorted(self.waiting, key=_arrival):
+            if not any(self._is_computing_prefix_of(other, session) for other in self.running):
+                return session
+        return None
+
+    def _is_computing_prefix_of(self, other: Session, session: Session) -> bool:
+        if other.sequence_id is None or other.num_generated or not session.prefix_keys:
+            return False
+        shared = _common_prefix(other.prefix_keys, session.prefix_keys)
+        cached = self._target.length(other.sequence_id) // self._target.info.page_size
+        return shared > cached
+
+    def _preempt(self, session: Session) -> None:
+        self.num_preemptions += 1
+        self.running.remove(session)
+        self._close(session)
+        self.waiting.append(session)
+
+    def _close(self, session: Session) -> None:
+        if session.sequence_id is not None:
+            self._target.close(session.sequence_id)
+            session.sequence_id = None
+
+
+def _arrival(session: Session) -> int:
+    return session.arrival
+
+
+def _prefill_last(session: Session) -> tuple[bool, int]:
+    """Order of planning: requests that decode first, then by arrival."""
+    return session.num_generated == 0, session.arrival
+
+
+def _too_long(session: Session) -> CapacityError:
+    return CapacityError(
+        f"request {session.request_id} needs slots for {len(session.tokens) + 1} tokens; "
+        "the KV cache is smaller than that even with nothing else running"
+    )
+
+
+def _prefix_keys(tokens: Sequence[int], page_size: int) -> tuple[int, ...]:
+    """Return one chained key per full page of a prompt."""
+    keys: list[int] = []
+    parent = 0
+    for begin in range(0, len(tokens) - page_size, page_size):
+        parent = hash((parent, *tokens[begin : begin + page_size]))
+        keys.append(parent)
+    return tuple(keys)
+
+
+def _common_prefix(left: Iterable[int], right: Iterable[int]) -> int:
+    count = 0
+    for a, b in zip(left, right, strict=False):
+        if a != b:
+            break
+        count += 1
+    return count

@@ -1,0 +1,100 @@
+"""The state of one request between steps.
+
+A session owns the committed tokens and everything derived from them. It is the
+only mutable state of a request; rooms get values read from it, never the session.
+"""
+
+from __future__ import annotations
+
+from draftproof.core.policy import History
+from draftproof.core.rng import CoinSource
+from draftproof.core.stats import SpecStats
+from draftproof.engine.request import GenerateRequest
+from draftproof.engine.stopping import Stopper
+
+__all__ = ["Session"]
+
+
+class Session:
+    """One request on its way through the engine.
+
+    Invariant between steps: while the session runs and has generated a token, the
+    target holds exactly ``len(tokens) - 1`` tokens of it; the last one is pending.
+
+    Parameters
+    ----------
+    request : GenerateRequest
+        The request, with its id and seed filled in.
+    seed : int
+        The seed in use.
+    arrival : int
+        Order of submission; a smaller number goes first.
+    stopper : Stopper
+        Its stop rules.
+    kappa : int
+        Most drafts per round, 0 for plain decoding.
+    max_total_tokens : int
+        Longest prompt plus output, from ``max_tokens`` and the context length.
+    coins : CoinSource
+        Its random numbers.
+    """
+
+    def __init__(
+        self,
+        request: GenerateRequest,
+        *,
+        seed: int,
+        arrival: int,
+        stopper: Stopper,
+        kappa: int,
+        max_total_tokens: int,
+        coins: CoinSource,
+    ) -> None:
+        self.request = request
+        self.request_id = request.request_id
+        self.params = request.params
+        self.seed = seed
+        self.arrival = arrival
+        self.stopper = stopper
+        self.kappa = kappa
+        self.max_total_tokens = max_total_tokens
+        self.tokens: list[int] = list(request.prompt_ids)
+        self.history = History(request.prompt_ids)
+        self.coins = coins
+        self.stats = SpecStats()
+        self.notes: list[str] = []
+        self.sequence_id: int | None = None
+        self.prefix_keys: tuple[int, ...] = ()
+        self.aborted = False
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Length of the prompt."""
+        return len(self.request.prompt_ids)
+
+    @property
+    def num_generated(self) -> int:
+        """Number of committed output tokens."""
+        return len(self.tokens) - len(self.request.prompt_ids)
+
+    @property
+    def num_remaining(self) -> int:
+        """How many tokens may still be generated."""
+        return self.max_total_tokens - len(self.tokens)
+
+    def kappa_for_round(self) -> int:
+        """Return the most drafts the next round may verify.
+
+        The smallest of the request's limit and the token budget less one: a round
+        emits at most one token more than it drafts. The first round after a prompt
+        drafts nothing, so that a cached prefix, which shortens the prefill, cannot
+        change what is drafted.
+        """
+        if self.num_generated == 0:
+            return 0
+        return min(self.kappa, self.num_remaining - 1)
+
+    def add_note(self, note: str) -> None:
+        """Keep a message for the user once."""
+        if note and note not in self.notes:
+            self.notes.append(note)

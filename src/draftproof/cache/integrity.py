@@ -4,28 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Protocol
-
-import numpy as np
-from numpy.typing import NDArray
 
 from draftproof.cache.pool import PagePool
-from draftproof.cache.prefix import NO_PAGE, PrefixIndex, PrefixNode
+from draftproof.cache.prefix import NO_PAGE, PrefixIndex
+from draftproof.cache.sequence import SequenceState
 from draftproof.errors import InvariantError
 
-__all__ = ["SequenceView", "check_pages", "check_prefixes"]
-
-
-class SequenceView(Protocol):
-    """The fields of a sequence that the checks read."""
-
-    tokens: NDArray[np.int32]
-    pages: NDArray[np.int32]
-    node: PrefixNode
-    num_final_pages: int
-    length: int
-    num_pages: int
-    writable_end: int
+__all__ = ["check_pages", "check_prefixes"]
 
 
 def _expect(holds: bool, message: str) -> None:
@@ -34,7 +19,7 @@ def _expect(holds: bool, message: str) -> None:
 
 
 def check_pages(
-    pool: PagePool, states: Sequence[SequenceView], prefixes: PrefixIndex, page_size: int
+    pool: PagePool, states: Sequence[SequenceState], prefixes: PrefixIndex, page_size: int
 ) -> None:
     """Check that every page is in one place and counted right.
 
@@ -42,7 +27,7 @@ def check_pages(
     ----------
     pool : PagePool
         The pages.
-    states : sequence of SequenceView
+    states : sequence of SequenceState
         All open sequences.
     prefixes : PrefixIndex
         The prefix cache.
@@ -77,7 +62,7 @@ def check_pages(
 
 
 def check_prefixes(
-    pool: PagePool, states: Sequence[SequenceView], prefixes: PrefixIndex, page_size: int
+    pool: PagePool, states: Sequence[SequenceState], prefixes: PrefixIndex, page_size: int
 ) -> None:
     """Check that every published page is found under its own tokens, and nothing lingers.
 
@@ -85,7 +70,7 @@ def check_prefixes(
     ----------
     pool : PagePool
         The pages.
-    states : sequence of SequenceView
+    states : sequence of SequenceState
         All open sequences.
     prefixes : PrefixIndex
         The prefix cache.
@@ -121,7 +106,7 @@ def check_prefixes(
         _check_chain(state, prefixes, page_size)
 
 
-def _check_chain(state: SequenceView, prefixes: PrefixIndex, page_size: int) -> None:
+def _check_chain(state: SequenceState, prefixes: PrefixIndex, page_size: int) -> None:
     """Check that a sequence's chain of prefixes spells its own tokens."""
     _expect(state.num_final_pages * page_size <= state.length, "final pages beyond the length")
     final = {int(page) for page in state.pages[: state.num_final_pages]}

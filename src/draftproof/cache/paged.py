@@ -10,45 +10,24 @@ How a pass uses it::
     cache.truncate(seq, accepted_length)   # rejected drafts: the length goes back
     cache.commit(seq)                      # after the pass, so the pages are written
 
-Three rules make sharing safe. Only a page that one sequence lists and that is not
-published is written. Only full pages of final tokens are published, after the pass that
-wrote them. A page is found again by its tokens and its whole prefix.
+Between the first ``append`` and the end of the pass the rows of the pass may not be
+forked, truncated, committed or closed. A pass that failed is undone by ``truncate``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from draftproof.cache.integrity import check_pages, check_prefixes
-from draftproof.cache.pool import PagePool
-from draftproof.cache.prefix import NO_PAGE, PrefixIndex, PrefixNode
+from draftproof.cache.ledger import PageLedger
+from draftproof.cache.sequence import SequenceState, TokenIds
 from draftproof.cache.values import CacheCounters, CacheUsage, PageCopy
 from draftproof.errors import CapacityError, ConfigError, InvariantError
 
 __all__ = ["PagedCache"]
-
-TokenIds = Sequence[int] | NDArray[np.integer]
-
-
-@dataclass(slots=True, eq=False)
-class SequenceState:
-    """What the cache keeps of one open sequence; buffers have room to grow."""
-
-    tokens: NDArray[np.int32]
-    pages: NDArray[np.int32]
-    #: Final full pages end at this node of the prefix index.
-    node: PrefixNode
-    #: How many full pages that node stands for.
-    num_final_pages: int = 0
-    length: int = 0
-    #: Pages listed, the reserved ones included.
-    num_pages: int = 0
-    #: The slots of positions ``length`` up to here are known to be exclusive.
-    writable_end: int = 0
 
 
 class PagedCache:
@@ -94,17 +73,11 @@ class PagedCache:
         self.page_size = page_size
         self.bytes_per_page = bytes_per_page
         self.prefix_caching = prefix_caching
-        self._pool = PagePool(num_pages)
-        self._prefixes = PrefixIndex()
+        self._ledger = PageLedger(num_pages, page_size)
         self._sequences: dict[int, SequenceState] = {}
         self._next_id = 0
-        self._copies: list[PageCopy] = []
         self._prefix_query_tokens = 0
         self._prefix_hit_tokens = 0
-        self._num_evictions = 0
-        self._num_copies = 0
-
-    # -- life of a sequence ------------------------------------------------------
 
     def open(self, token_ids: TokenIds = ()) -> int:
         """Start a sequence, with the longest cached prefix of its tokens.
@@ -121,10 +94,10 @@ class PagedCache:
         int
             The sequence id, never reused.
         """
-        state = self._empty_state()
+        state = self._ledger.create()
         if self.prefix_caching and len(token_ids) > 0:
+            self._ledger.restore(state, token_ids)
             self._prefix_query_tokens += len(token_ids)
-            self._restore(state, token_ids)
             self._prefix_hit_tokens += state.length
         return self._register(state)
 
@@ -133,7 +106,7 @@ class PagedCache:
 
         The last page is shared even when it is partly filled; whoever writes to it
         first gets a copy. For that reason a fork ends the reservation of ``seq``: its
-        unused pages go back to the pool. Do not fork between ``append`` and the pass.
+        unused pages go back to the pool.
 
         Parameters
         ----------
@@ -145,22 +118,7 @@ class PagedCache:
         int
             The new sequence id.
         """
-        source = self._state(seq)
-        self._drop_pages(source, self._pages_for(source.length))
-        source.writable_end = source.length
-        child = SequenceState(
-            tokens=source.tokens.copy(),
-            pages=source.pages.copy(),
-            node=source.node,
-            num_final_pages=source.num_final_pages,
-            length=source.length,
-            num_pages=source.num_pages,
-            writable_end=source.length,
-        )
-        for page in child.pages[: child.num_pages].tolist():
-            self._pool.hold(page)
-        child.node.num_users += 1
-        return self._register(child)
+        return self._register(self._ledger.share(self._state(seq)))
 
     def close(self, seq: int) -> None:
         """End a sequence and give back what it holds alone.
@@ -173,13 +131,8 @@ class PagedCache:
         seq : int
             The sequence to end.
         """
-        state = self._state(seq)
-        self._republish(state)
-        self._drop_pages(state, 0)
-        self._prefixes.leave(state.node)
+        self._ledger.release(self._state(seq))
         del self._sequences[seq]
-
-    # -- growing and rolling back ------------------------------------------------
 
     def reserve(self, seq: int, n: int) -> bool:
         """Make sure that the next ``n`` tokens have slots of their own.
@@ -201,28 +154,9 @@ class PagedCache:
         bool
             False when there is no room; nothing has changed then.
         """
-        state = self._state(seq)
         if n < 0:
             raise InvariantError(f"reserve of {n} tokens, expected at least 0")
-        end = state.length + n
-        if end <= state.writable_end:
-            return True
-        num_new = max(0, self._pages_for(end) - state.num_pages)
-        copies = self._must_copy(state)
-        available = self._pool.num_available
-        if num_new + copies > available:
-            if not copies or num_new > available or not self._take_over(state):
-                return False
-            copies = False
-        if copies:
-            self._copy_last_page(state)
-        if num_new:
-            state.pages = _with_room(state.pages, state.num_pages + num_new)
-            for index in range(state.num_pages, state.num_pages + num_new):
-                state.pages[index] = self._take()
-            state.num_pages += num_new
-        state.writable_end = state.num_pages * self.page_size
-        return True
+        return self._ledger.reserve(self._state(seq), n)
 
     def append(self, seq: int, token_ids: TokenIds) -> None:
         """Move the length forward over new tokens, reserving room when there is none.
@@ -240,25 +174,21 @@ class PagedCache:
             If there is no room; nothing has changed then.
         """
         state = self._state(seq)
-        count = len(token_ids)
-        end = state.length + count
-        if end > state.writable_end and not self.reserve(seq, count):
+        if not self._ledger.reserve(state, len(token_ids)):
             msg = (
-                f"sequence {seq} needs {count} slots after {state.length} tokens, "
-                f"{self._pool.num_available} of {self.num_pages} pages can be taken"
+                f"sequence {seq} needs {len(token_ids)} slots after {state.length} tokens, "
+                f"but only {self._ledger.pool.num_available} of {self.num_pages} pages can be taken"
             )
             raise CapacityError(msg)
-        state.tokens = _with_room(state.tokens, end)
-        state.tokens[state.length : end] = token_ids
-        state.length = end
+        state.add_tokens(token_ids)
 
     def truncate(self, seq: int, length: int) -> None:
         """Drop the cached tokens from position ``length`` on, and the reservation.
 
         Pages wholly beyond ``length`` go back to the pool, those that were only
         reserved too. Tokens that were committed may be dropped as well: a published
-        page keeps its contents, because it is copied before anything is written to
-        it, so what others find in it stays true.
+        page is copied before anything is written to it, so what others find in it
+        stays true.
 
         Parameters
         ----------
@@ -276,15 +206,7 @@ class PagedCache:
         if not 0 <= length <= state.length:
             msg = f"truncate of sequence {seq} to {length}, expected 0 to {state.length}"
             raise InvariantError(msg)
-        node, depth = state.node, state.num_final_pages
-        while depth * self.page_size > length and node.parent is not None:
-            node, depth = node.parent, depth - 1
-        if node is not state.node:
-            self._prefixes.move_user(state.node, node)
-            state.node, state.num_final_pages = node, depth
-        state.length = length
-        self._drop_pages(state, self._pages_for(length))
-        state.writable_end = length
+        self._ledger.rewind(state, length)
 
     def commit(self, seq: int) -> None:
         """Declare all cached tokens final and publish the pages they fill.
@@ -299,18 +221,8 @@ class PagedCache:
             The sequence whose tokens are final.
         """
         state = self._state(seq)
-        num_full = state.length // self.page_size
-        if not self.prefix_caching or num_full == state.num_final_pages:
-            return
-        node = state.node
-        for index in range(state.num_final_pages, num_full):
-            node = self._prefixes.extend(node, self._page_tokens(state.tokens, index))
-            self._prefixes.publish(node, int(state.pages[index]))
-            self._pool.touch(node.page)
-        self._prefixes.move_user(state.node, node)
-        state.node, state.num_final_pages = node, num_full
-
-    # -- reading -----------------------------------------------------------------
+        if self.prefix_caching:
+            self._ledger.publish(state)
 
     def length(self, seq: int) -> int:
         """Return the number of cached tokens."""
@@ -340,7 +252,7 @@ class PagedCache:
             ``i % page_size`` of page ``table[i // page_size]``.
         """
         state = self._state(seq)
-        view = state.pages[: self._pages_for(state.length)]
+        view = state.pages[: self._ledger.pages_for(state.length)]
         view.flags.writeable = False
         return view
 
@@ -363,7 +275,7 @@ class PagedCache:
         begins = [0]
         for seq in seqs:
             state = self._state(seq)
-            count = -(-state.length // self.page_size)
+            count = self._ledger.pages_for(state.length)
             tables.append(state.pages[:count])
             begins.append(begins[-1] + count)
         indices = np.concatenate(tables) if tables else np.zeros(0, dtype=np.int32)
@@ -380,20 +292,18 @@ class PagedCache:
         list of PageCopy
             Triples (source page, destination page, number of slots).
         """
-        copies, self._copies = self._copies, []
+        copies, self._ledger.copies = self._ledger.copies, []
         return copies
-
-    # -- reports -----------------------------------------------------------------
 
     def usage(self) -> CacheUsage:
         """Return where the pages are now."""
-        free, idle = len(self._pool.free), len(self._pool.idle)
-        held = self.num_pages - free - idle
+        pool = self._ledger.pool
+        held = self.num_pages - pool.num_available
         return CacheUsage(
             total_pages=self.num_pages,
-            free_pages=free,
+            free_pages=len(pool.free),
             held_pages=held,
-            evictable_pages=idle,
+            evictable_pages=len(pool.idle),
             num_sequences=len(self._sequences),
             total_bytes=self.num_pages * self.bytes_per_page,
             held_bytes=held * self.bytes_per_page,
@@ -404,8 +314,8 @@ class PagedCache:
         return CacheCounters(
             prefix_query_tokens=self._prefix_query_tokens,
             prefix_hit_tokens=self._prefix_hit_tokens,
-            num_evictions=self._num_evictions,
-            num_copies=self._num_copies,
+            num_evictions=self._ledger.num_evictions,
+            num_copies=self._ledger.num_copies,
         )
 
     def max_concurrency(self, tokens_per_sequence: int, kappa: int = 0) -> int:
@@ -423,11 +333,16 @@ class PagedCache:
         -------
         int
             Sequences that can each reserve a step at that length.
+
+        Raises
+        ------
+        ConfigError
+            If a number is negative.
         """
         if tokens_per_sequence < 0 or kappa < 0:
             msg = f"{tokens_per_sequence} tokens and kappa {kappa}, expected at least 0 of each"
             raise ConfigError(msg)
-        return self.num_pages // self._pages_for(tokens_per_sequence + kappa + 1)
+        return self.num_pages // self._ledger.pages_for(tokens_per_sequence + kappa + 1)
 
     def check_integrity(self) -> None:
         """Recompute every promise from scratch, at the cost of a walk over all pages.
@@ -439,10 +354,8 @@ class PagedCache:
             exclusive, or if a published page is not found under its own tokens.
         """
         states = list(self._sequences.values())
-        check_pages(self._pool, states, self._prefixes, self.page_size)
-        check_prefixes(self._pool, states, self._prefixes, self.page_size)
-
-    # -- inside ------------------------------------------------------------------
+        check_pages(self._ledger.pool, states, self._ledger.prefixes, self.page_size)
+        check_prefixes(self._ledger.pool, states, self._ledger.prefixes, self.page_size)
 
     def _state(self, seq: int) -> SequenceState:
         state = self._sequences.get(seq)
@@ -450,98 +363,8 @@ class PagedCache:
             raise InvariantError(f"sequence {seq} is not open")
         return state
 
-    def _empty_state(self) -> SequenceState:
-        root = self._prefixes.root
-        root.num_users += 1
-        return SequenceState(np.empty(64, dtype=np.int32), np.empty(8, dtype=np.int32), root)
-
     def _register(self, state: SequenceState) -> int:
         seq = self._next_id
         self._next_id += 1
         self._sequences[seq] = state
         return seq
-
-    def _pages_for(self, num_tokens: int) -> int:
-        return -(-num_tokens // self.page_size)
-
-    def _page_tokens(self, tokens: NDArray[np.int32], index: int) -> bytes:
-        return tokens[index * self.page_size : (index + 1) * self.page_size].tobytes()
-
-    def _restore(self, state: SequenceState, token_ids: TokenIds) -> None:
-        """Share the published pages that the tokens begin with."""
-        limit = (len(token_ids) - 1) // self.page_size
-        tokens = np.array(token_ids[: limit * self.page_size], dtype=np.int32)
-        pages: list[int] = []
-        node = state.node
-        for index in range(limit):
-            child = self._prefixes.find(node, self._page_tokens(tokens, index))
-            if child is None or child.page == NO_PAGE:
-                break
-            node = child
-            self._pool.hold(node.page)
-            pages.append(node.page)
-        if not pages:
-            return
-        self._prefixes.move_user(state.node, node)
-        state.node, state.num_final_pages, state.num_pages = node, len(pages), len(pages)
-        state.pages = np.array(pages, dtype=np.int32)
-        state.length = state.writable_end = len(pages) * self.page_size
-        state.tokens = tokens[: state.length].copy()
-
-    def _republish(self, state: SequenceState) -> None:
-        """Give own pages to nodes of the chain that lost theirs to an eviction."""
-        node = state.node
-        for index in range(state.num_final_pages - 1, -1, -1):
-            if node.page == NO_PAGE:
-                self._prefixes.publish(node, int(state.pages[index]))
-            if node.parent is not None:
-                node = node.parent
-
-    def _take(self) -> int:
-        page, evicted = self._pool.take()
-        if evicted:
-            self._prefixes.forget(page)
-            self._num_evictions += 1
-        return page
-
-    def _drop_pages(self, state: SequenceState, num_kept: int) -> None:
-        """Give back the pages from an index on, last first."""
-        # Last first: a page is then evicted before the pages it depends on.
-        for page in state.pages[num_kept : state.num_pages][::-1].tolist():
-            self._pool.release(page, keep=self._prefixes.is_published(page))
-        state.num_pages = min(state.num_pages, num_kept)
-
-    def _must_copy(self, state: SequenceState) -> bool:
-        """Say whether the next token would land in a page that may not be written."""
-        if state.length % self.page_size == 0 or state.length < state.writable_end:
-            return False
-        page = int(state.pages[state.length // self.page_size])
-        return self._pool.references[page] > 1 or self._prefixes.is_published(page)
-
-    def _take_over(self, state: SequenceState) -> bool:
-        """Unpublish the last page when nobody else holds it; it may then be written."""
-        page = int(state.pages[state.num_pages - 1])
-        if self._pool.references[page] > 1:
-            return False
-        self._prefixes.forget(page)
-        self._num_evictions += 1
-        return True
-
-    def _copy_last_page(self, state: SequenceState) -> None:
-        """Replace the partly filled last page by a copy that is ours alone."""
-        index = state.num_pages - 1
-        source = int(state.pages[index])
-        page = self._take()
-        self._copies.append(PageCopy(source, page, state.length % self.page_size))
-        self._num_copies += 1
-        state.pages[index] = page
-        self._pool.release(source, keep=self._prefixes.is_published(source))
-
-
-def _with_room(array: NDArray[np.int32], size: int) -> NDArray[np.int32]:
-    """Return the array, or a copy at least twice as large that has ``size`` entries."""
-    if size <= len(array):
-        return array
-    grown = np.empty(max(size, 2 * len(array)), dtype=np.int32)
-    grown[: len(array)] = array
-    return grown

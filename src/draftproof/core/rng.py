@@ -1,0 +1,199 @@
+"""Counter-based coins: every random number is a pure function of what it is for.
+
+A coin is named by the seed and stream of its request, its purpose and its place.
+Nothing is consumed: asking twice gives the same number, not asking changes
+nothing, and neither batch mates nor the history of a process can shift it.
+
+Two kinds of place exist, and the difference is part of the exactness proof:
+
+* ``sample`` and ``noise`` belong to an *absolute position* of the text. Each
+  position is emitted once, so its coin decides at most one emitted token, and
+  plain decoding, sample-and-match and the coupled rule agree on it.
+* ``draft`` and ``accept`` belong to a *round* and an offset inside it. Block
+  verification looks at all drafts of a round before it decides how many survive,
+  so the number of survivors tells something about the coins of the drafts that
+  were thrown away. A later round that drafted from those coins again would draft
+  from a law that is no longer the declared one, and the output would be biased.
+
+The generator is Philox 4x64 with ten rounds (Salmon et al., SC 2011), read through
+its raw 64-bit words, whose stream numpy keeps stable between versions.
+"""
+
+from __future__ import annotations
+
+import secrets
+
+import numpy as np
+from numpy.typing import NDArray
+
+from draftproof.errors import InvariantError
+
+__all__ = ["CoinSource", "RoundCoins", "fresh_seed"]
+
+_WORD_MASK = (1 << 64) - 1
+#: Third counter word: one value per purpose, so that no two purposes share a coin.
+_ROUND_PURPOSE, _SAMPLE_PURPOSE, _NOISE_PURPOSE = 1, 2, 3
+#: Coins made in one go: ``sample`` for this many positions ...
+_SAMPLE_BLOCK = 64
+#: ... and ``draft`` and ``accept`` for this many starts times this many offsets.
+_START_BLOCK, _OFFSET_BLOCK = 32, 8
+
+
+def fresh_seed() -> int:
+    """Return a seed that no other request has.
+
+    Returns
+    -------
+    int
+        64 bits from the operating system's entropy. There is no state to restart,
+        so neither a new process nor an idle server repeats itself; two of ``n``
+        seeds coincide with probability below ``n**2 / 2**65``.
+    """
+    return secrets.randbits(64)
+
+
+class CoinSource:
+    """All coins of one request.
+
+    Parameters
+    ----------
+    seed : int
+        Any Python integer; taken modulo 2**64.
+    stream : int
+        Index of the completion when one request asks for several.
+
+    Raises
+    ------
+    InvariantError
+        If ``stream`` is negative.
+
+    Notes
+    -----
+    The last block of each purpose is memoised. That changes no value.
+    """
+
+    __slots__ = ("_key", "_memo", "seed", "stream")
+
+    def __init__(self, seed: int, stream: int = 0) -> None:
+        if stream < 0:
+            raise InvariantError(f"stream {stream}: expected 0 or more")
+        self.seed = seed & _WORD_MASK
+        self.stream = stream
+        self._key = np.array([self.seed, stream & _WORD_MASK], dtype=np.uint64)
+        self._memo: dict[int, tuple[tuple[int, int], list[float]]] = {}
+
+    def __repr__(self) -> str:
+        """Return the call that makes an equal source."""
+        return f"CoinSource({self.seed}, stream={self.stream})"
+
+    def round(self, start: int) -> RoundCoins:
+        """Return the coins of the round that emits position ``start`` first.
+
+        Parameters
+        ----------
+        start : int
+            Absolute position of the first token the round will emit, 0 or more.
+
+        Returns
+        -------
+        RoundCoins
+            A view; making it costs no random number.
+        """
+        return RoundCoins(self, start)
+
+    def _words(self, purpose: int, place: tuple[int, int], count: int) -> NDArray[np.uint64]:
+        # The lowest counter word is left to the generator, which counts it up.
+        counter = np.array([0, place[0], purpose, place[1]], dtype=np.uint64)
+        return np.random.Philox(counter=counter, key=self._key).random_raw(count)
+
+    def _uniforms(self, purpose: int, place: tuple[int, int], count: int) -> list[float]:
+        held = self._memo.get(purpose)
+        if held is not None and held[0] == place:
+            return held[1]
+        # 53 bits: the largest coin is 1 - 2**-53, and 1.0 itself cannot appear.
+        uniforms: list[float] = ((self._words(purpose, place, count) >> 11) * 2.0**-53).tolist()
+        self._memo[purpose] = (place, uniforms)
+        return uniforms
+
+    def _round_coin(self, start: int, offset: int, which: int) -> float:
+        start_block, start_slot = divmod(start, _START_BLOCK)
+        offset_block, offset_slot = divmod(offset, _OFFSET_BLOCK)
+        count = _START_BLOCK * _OFFSET_BLOCK * 2
+        block = self._uniforms(_ROUND_PURPOSE, (start_block, offset_block), count)
+        return block[(start_slot * _OFFSET_BLOCK + offset_slot) * 2 + which]
+
+    def _sample_coin(self, position: int) -> float:
+        block, slot = divmod(position, _SAMPLE_BLOCK)
+        return self._uniforms(_SAMPLE_PURPOSE, (block, 0), _SAMPLE_BLOCK)[slot]
+
+    def _exponentials(self, position: int, vocab_size: int) -> NDArray[np.float64]:
+        words = self._words(_NOISE_PURPOSE, (position, 0), vocab_size)
+        # The middle of one of 2**52 cells: never 0 and never 1, so the noise is
+        # positive and finite whatever the word.
+        noise: NDArray[np.float64] = (words >> 12).astype(np.float64)
+        noise += 0.5
+        noise *= 2.0**-52
+        np.log(noise, out=noise)
+        np.negative(noise, out=noise)
+        noise.flags.writeable = False
+        return noise
+
+
+class RoundCoins:
+    """The coins of one round of one request; all uniforms lie in [0, 1).
+
+    Parameters
+    ----------
+    source : CoinSource
+        The request's coins.
+    start : int
+        Absolute position of the first token the round will emit.
+
+    Raises
+    ------
+    InvariantError
+        If ``start`` is negative.
+    """
+
+    __slots__ = ("_noise", "_source", "start")
+
+    def __init__(self, source: CoinSource, start: int) -> None:
+        if start < 0:
+            raise InvariantError(f"round at position {start}: expected 0 or more")
+        self.start = start
+        self._source = source
+        self._noise: dict[int, NDArray[np.float64]] = {}
+
+    def draft(self, i: int) -> float:
+        """Return the coin that draws draft ``i``, keyed by ``(start, i)``."""
+        return self._source._round_coin(self.start, i, 0)
+
+    def accept(self, i: int) -> float:
+        """Return the coin that accepts draft ``i``, keyed by ``(start, i)``."""
+        return self._source._round_coin(self.start, i, 1)
+
+    def sample(self, i: int) -> float:
+        """Return the coin that draws the token at position ``start + i``."""
+        return self._source._sample_coin(self.start + i)
+
+    def noise(self, i: int, vocab_size: int) -> NDArray[np.float64]:
+        """Return the exponential noise of position ``start + i``.
+
+        Parameters
+        ----------
+        i : int
+            Offset inside the round.
+        vocab_size : int
+            Number of entries V.
+
+        Returns
+        -------
+        ndarray of float64, shape (V,)
+            Independent, positive, unit-rate exponentials; read only. A shorter
+            vocabulary gets a prefix of the same noise.
+        """
+        held = self._noise.get(i)
+        if held is None or len(held) < vocab_size:
+            held = self._source._exponentials(self.start + i, vocab_size)
+            self._noise[i] = held
+        return held[:vocab_size]

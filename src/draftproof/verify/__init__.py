@@ -1,0 +1,93 @@
+"""How many drafts survive, and which token follows them.
+
+A rule is a pure function of the draft, of target laws that are computed on demand
+and of coins. Every rule here is exact in law: whatever the drafter, the emitted
+tokens follow the target's own law, position by position and jointly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from draftproof.core.law import Law
+from draftproof.core.rng import RoundCoins
+from draftproof.core.types import Draft, Verdict
+from draftproof.errors import ConfigError, InvariantError
+from draftproof.verify.block import verify_block
+from draftproof.verify.coupled import race_token, verify_coupled
+from draftproof.verify.sample_match import verify_sample_match
+from draftproof.verify.standard import verify_standard
+
+__all__ = ["RULES", "plain_token", "verify"]
+
+#: Names of the rules: token by token (2211.17192), block (2403.10444), shared noise
+#: (2408.07978), and keeping drafts that equal a fresh draw of the target.
+RULES = ("standard", "block", "coupled", "sample-match")
+
+
+def verify(rule: str, draft: Draft, law_at: Callable[[int], Law], coins: RoundCoins) -> Verdict:
+    """Decide one row of one round.
+
+    Parameters
+    ----------
+    rule : str
+        One of ``RULES``.
+    draft : Draft
+        K drafted tokens and the laws they were drawn from.
+    law_at : callable of int
+        ``law_at(j)`` is the target law after the first ``j`` drafts, for ``j`` in
+        ``0 .. K``. Called at most once per position, and only for positions that
+        the rule reaches.
+    coins : RoundCoins
+        The coins of this round.
+
+    Returns
+    -------
+    Verdict
+        The number of surviving drafts and the token after them.
+
+    Raises
+    ------
+    ConfigError
+        If the rule is unknown.
+    InvariantError
+        If a draft is outside the vocabulary, or has no mass under the law that the
+        drafter claims to have drawn it from.
+    """
+    if rule not in RULES:
+        raise ConfigError(f"rule {rule!r}: expected one of {', '.join(RULES)}")
+    if not draft.token_ids:
+        return Verdict(0, plain_token(rule, law_at(0), coins), "sampled")
+    if min(draft.token_ids) < 0:
+        raise InvariantError(f"drafts {draft.token_ids} of {draft.proposer}: expected ids >= 0")
+    if rule == "standard":
+        return verify_standard(draft, law_at, coins)
+    if rule == "block":
+        return verify_block(draft, law_at, coins)
+    if rule == "coupled":
+        return verify_coupled(draft, law_at, coins)
+    return verify_sample_match(draft, law_at, coins)
+
+
+def plain_token(rule: str, law: Law, coins: RoundCoins) -> int:
+    """Return the token of a round without drafts.
+
+    Parameters
+    ----------
+    rule : str
+        One of ``RULES``.
+    law : Law
+        The target law of the position.
+    coins : RoundCoins
+        The coins of this round.
+
+    Returns
+    -------
+    int
+        Drawn with ``sample(0)``; by the race over ``noise(0)`` for ``coupled``.
+    """
+    if law.is_one_hot:
+        return law.draw(0.0)
+    if rule == "coupled":
+        return race_token(law, coins, 0)
+    return law.draw(coins.sample(0))

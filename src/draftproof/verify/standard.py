@@ -1,0 +1,52 @@
+"""Token-by-token speculative sampling.
+
+Leviathan et al., 2211.17192, algorithm 1; Chen et al., 2302.01318, algorithm 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from draftproof.core.law import Law
+from draftproof.core.rng import RoundCoins
+from draftproof.core.types import Draft, Verdict
+from draftproof.verify.draft_laws import claimed_prob, draft_law
+
+__all__ = ["verify_standard"]
+
+
+def verify_standard(draft: Draft, law_at: Callable[[int], Law], coins: RoundCoins) -> Verdict:
+    """Accept drafts one by one with probability min(1, p / q); stop at the first no.
+
+    Parameters
+    ----------
+    draft : Draft
+        K drafts, at least one.
+    law_at : callable of int
+        Target law after ``j`` drafts; called for ``0 .. num_accepted`` only.
+    coins : RoundCoins
+        ``accept(i)`` decides draft ``i``, ``sample(i)`` draws what follows.
+
+    Returns
+    -------
+    Verdict
+        After a rejection the token is drawn from the residual (p - q)+, after K
+        acceptances from p.
+
+    Notes
+    -----
+    The comparison ``u * q < p`` is strict, so a token without target mass is
+    refused at ``u = 0`` too, and where p is at least q no coin can refuse.
+    """
+    for i, token in enumerate(draft.token_ids):
+        target = law_at(i)
+        proposal = draft_law(draft, i, target.vocab_size)
+        target_prob = target.prob(token)
+        draft_prob = claimed_prob(draft, i, proposal)
+        if target_prob >= draft_prob:
+            continue
+        if coins.accept(i) * draft_prob < target_prob:
+            continue
+        return Verdict(i, target.residual(proposal).draw(coins.sample(i)), "recovered")
+    last = len(draft)
+    return Verdict(last, law_at(last).draw(coins.sample(last)), "bonus")

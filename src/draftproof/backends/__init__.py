@@ -1,0 +1,1 @@
+"""Models behind ``core.protocols.ModelBackend``. Importing this package loads no runtime."""

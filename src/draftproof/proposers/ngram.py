@@ -1,0 +1,140 @@
+"""Prompt lookup: propose what followed the last tokens when they occurred before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from draftproof.core.protocols import ProposalRequest
+from draftproof.core.types import Draft
+from draftproof.errors import ConfigError
+from draftproof.proposers._suffix_match import SuffixMatch, SuffixMatchIndex
+
+__all__ = ["NgramProposer"]
+
+#: How many of the tokens ingested last are compared with the request's before more are added.
+_BOUNDARY = 8
+
+
+@dataclass(slots=True)
+class _Lookup:
+    """The index of one request, and the token list it has read so far."""
+
+    index: SuffixMatchIndex
+    source: Sequence[int] = field(default=())
+
+
+class NgramProposer:
+    """Drafts copied from the request's own tokens (prompt lookup).
+
+    The longest suffix of ``min_n`` to ``max_n`` tokens that occurred before is
+    looked for; the *most recent* of equally long occurrences wins. The draft is what
+    followed it. An occurrence that reaches into the suffix itself is allowed: the
+    copy then runs on periodically, as text that repeats with that period would, so
+    that a draft has the full ``kappa`` tokens whenever anything matches.
+
+    Parameters
+    ----------
+    min_n : int
+        Shortest match that is trusted, in tokens; at least 1.
+    max_n : int
+        Longest match that is looked for, in tokens; at least ``min_n``.
+
+    Raises
+    ------
+    ConfigError
+        If the range is empty or starts below 1.
+
+    Notes
+    -----
+    Each request has its own index, fed with its new tokens only and dropped by
+    ``release``, so nothing of one request can be proposed to another. Drafts are
+    deterministic: the law of each is one-hot, and no coin is used.
+
+    A call costs one vectorised pass over the context and a binary search over the
+    match length; a wider range adds its logarithm at most.
+
+    References
+    ----------
+    Saxena, A. (2023). Prompt Lookup Decoding.
+    """
+
+    def __init__(self, min_n: int = 2, max_n: int = 8) -> None:
+        if not 1 <= min_n <= max_n:
+            raise ConfigError(f"n-gram range {min_n}..{max_n}: expected 1 <= min_n <= max_n")
+        self._min_n = min_n
+        self._max_n = max_n
+        self._lookups: dict[str, _Lookup] = {}
+
+    @property
+    def name(self) -> str:
+        """Name used in records and configuration."""
+        return "ngram"
+
+    @property
+    def num_requests(self) -> int:
+        """How many requests hold an index now."""
+        return len(self._lookups)
+
+    def propose(self, requests: Sequence[ProposalRequest]) -> list[Draft]:
+        """Draft for all rows at once.
+
+        Parameters
+        ----------
+        requests : sequence of ProposalRequest
+            The rows that may draft.
+
+        Returns
+        -------
+        list of Draft
+            One per row: ``kappa`` tokens after the match, or none with a note.
+        """
+        return [self._propose_one(request) for request in requests]
+
+    def release(self, request_id: str) -> None:
+        """Drop the index of a request.
+
+        Parameters
+        ----------
+        request_id : str
+            Name of the request; unknown names are ignored.
+        """
+        self._lookups.pop(request_id, None)
+
+    def _propose_one(self, request: ProposalRequest) -> Draft:
+        index = self._ingest(request)
+        match = index.longest()
+        if match is None:
+            return Draft(proposer=self.name, note="no earlier n-gram matches")
+        return Draft(_continuation(index, match, request.kappa), proposer=self.name)
+
+    def _ingest(self, request: ProposalRequest) -> SuffixMatchIndex:
+        """Return the request's index with all its tokens in it."""
+        tokens = request.token_ids
+        lookup = self._lookups.get(request.request_id)
+        if lookup is None or not _continues(lookup, tokens):
+            lookup = _Lookup(SuffixMatchIndex(self._min_n, self._max_n))
+            self._lookups[request.request_id] = lookup
+        lookup.source = tokens
+        lookup.index.extend(tokens[len(lookup.index) :])
+        return lookup.index
+
+
+def _continues(lookup: _Lookup, tokens: Sequence[int]) -> bool:
+    """Say whether the tokens only add to what the index holds.
+
+    The same list object is trusted to have grown at its end, up to a look at the
+    boundary; another object is compared in full.
+    """
+    held = len(lookup.index)
+    if held > len(tokens):
+        return False
+    begin = max(0, held - _BOUNDARY) if tokens is lookup.source else 0
+    return bool(list(tokens[begin:held]) == lookup.index.tokens[begin:].tolist())
+
+
+def _continuation(index: SuffixMatchIndex, match: SuffixMatch, kappa: int) -> tuple[int, ...]:
+    """Copy ``kappa`` tokens from the end of the match, periodically past the text's end."""
+    copied: list[int] = index.tokens[match.end : match.end + kappa].tolist()
+    period = len(copied)
+    return tuple(copied[i % period] for i in range(kappa))

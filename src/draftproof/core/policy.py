@@ -21,202 +21,18 @@ The definitions, where engines differ:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from draftproof.core.history import History
 from draftproof.core.law import DenseLaw, Law, OneHotLaw, SparseLaw
+from draftproof.core.params import DEFAULT_ORDER, GREEDY_TEMPERATURE, SamplingParams
 from draftproof.core.truncation import at_least, largest, nucleus
 from draftproof.errors import ConfigError, NonFiniteLogitsError
 
 __all__ = ["DEFAULT_ORDER", "GREEDY_TEMPERATURE", "History", "SamplingParams", "target_law"]
-
-#: Below this temperature a policy is greedy, on the draft side and the target side.
-GREEDY_TEMPERATURE = 1e-5
-
-#: The stages in the order in which most engines apply them.
-DEFAULT_ORDER = ("bias", "penalties", "allowed", "temperature", "top_k", "top_p", "min_p")
-
-
-@dataclass(frozen=True, slots=True)
-class SamplingParams:
-    """The policy of one request.
-
-    Parameters
-    ----------
-    temperature : float
-        Divisor of the logits, at least 0; below ``GREEDY_TEMPERATURE`` greedy.
-    top_k : int
-        How many tokens stay; 0 for all.
-    top_p : float
-        Mass that stays, in (0, 1].
-    min_p : float
-        Least probability relative to the largest, in [0, 1].
-    repetition_penalty : float
-        Above 0; 1 for none.
-    presence_penalty : float
-        Subtracted from the logit of every token of the output.
-    frequency_penalty : float
-        Subtracted once per occurrence in the output.
-    logit_bias : mapping of int to float
-        Added to the logits of single tokens.
-    allowed_token_ids : tuple of int, optional
-        The only tokens that may be emitted; None for all.
-    banned_token_ids : tuple of int
-        Tokens that may not be emitted.
-    min_tokens : int
-        End tokens are masked until that many tokens were generated.
-    eos_token_ids : frozenset of int
-        The tokens that ``min_tokens`` masks.
-    order : tuple of str
-        Stage names, each at most once. A stage that is left out must be idle.
-
-    Raises
-    ------
-    ConfigError
-        If a value lies outside its range, or the order leaves out an active stage.
-    """
-
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    logit_bias: Mapping[int, float] = field(default_factory=dict, hash=False)
-    allowed_token_ids: tuple[int, ...] | None = None
-    banned_token_ids: tuple[int, ...] = ()
-    min_tokens: int = 0
-    eos_token_ids: frozenset[int] = frozenset()
-    order: tuple[str, ...] = DEFAULT_ORDER
-    _stages: tuple[str, ...] = field(init=False, repr=False, compare=False, default=())
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be honoured and note which stages have work."""
-        _check_range("temperature", self.temperature, 0.0, math.inf)
-        _check_whole("top_k", self.top_k)
-        _check_range("top_p", self.top_p, 0.0, 1.0, open_low=True)
-        _check_range("min_p", self.min_p, 0.0, 1.0)
-        _check_range("repetition_penalty", self.repetition_penalty, 0.0, math.inf, open_low=True)
-        _check_range("presence_penalty", self.presence_penalty, -math.inf, math.inf)
-        _check_range("frequency_penalty", self.frequency_penalty, -math.inf, math.inf)
-        _check_whole("min_tokens", self.min_tokens)
-        for name, ids in (
-            ("logit_bias", self.logit_bias),
-            ("allowed_token_ids", self.allowed_token_ids or ()),
-            ("banned_token_ids", self.banned_token_ids),
-            ("eos_token_ids", self.eos_token_ids),
-        ):
-            _check_ids(name, ids)
-        for token, bias in self.logit_bias.items():
-            _check_range(f"logit_bias[{token}]", bias, -math.inf, math.inf)
-        if self.allowed_token_ids is not None and not self.allowed_token_ids:
-            raise ConfigError("allowed_token_ids (): expected at least one token id, or None")
-        object.__setattr__(self, "logit_bias", dict(self.logit_bias))
-        object.__setattr__(self, "_stages", self._working_stages())
-
-    @property
-    def is_greedy(self) -> bool:
-        """Whether the policy takes the largest logit."""
-        return self.temperature < GREEDY_TEMPERATURE
-
-    @property
-    def has_penalties(self) -> bool:
-        """Whether the law depends on which tokens came before."""
-        return (
-            self.repetition_penalty != 1.0
-            or self.presence_penalty != 0.0
-            or self.frequency_penalty != 0.0
-        )
-
-    def _working_stages(self) -> tuple[str, ...]:
-        unknown = [name for name in self.order if name not in DEFAULT_ORDER]
-        if unknown or len(set(self.order)) != len(self.order):
-            msg = f"order {self.order}: expected each of {DEFAULT_ORDER} at most once"
-            raise ConfigError(msg)
-        working = {
-            "bias": bool(self.logit_bias),
-            "penalties": self.has_penalties,
-            "allowed": self.allowed_token_ids is not None
-            or bool(self.banned_token_ids)
-            or bool(self.min_tokens and self.eos_token_ids),
-            "temperature": self.temperature != 1.0,
-            "top_k": self.top_k > 0,
-            "top_p": self.top_p < 1.0,
-            "min_p": self.min_p > 0.0,
-        }
-        lost = [name for name, works in working.items() if works and name not in self.order]
-        if lost:
-            raise ConfigError(f"order {self.order}: expected {lost}, which the request sets")
-        return tuple(name for name in self.order if working[name])
-
-
-class History:
-    """Which tokens a request holds, and how often its output repeated them.
-
-    Parameters
-    ----------
-    prompt_ids : sequence of int
-        Tokens of the prompt.
-
-    Notes
-    -----
-    Only committed tokens are appended. Drafts reach `target_law` as ``extra``, so
-    a rejected draft leaves no trace here.
-    """
-
-    __slots__ = ("_counts", "_ids", "_slots", "num_generated")
-
-    def __init__(self, prompt_ids: Sequence[int] = ()) -> None:
-        self.num_generated = 0
-        self._slots: dict[int, int] = {}
-        for token in prompt_ids:
-            self._slots.setdefault(token, len(self._slots))
-        room = max(64, 2 * len(self._slots))
-        self._ids = np.zeros(room, dtype=np.intp)
-        self._counts = np.zeros(room, dtype=np.int64)
-        self._ids[: len(self._slots)] = list(self._slots)
-
-    def append(self, token: int) -> None:
-        """Add one committed token of the output."""
-        slot = self._slots.setdefault(token, len(self._slots))
-        if slot == len(self._ids):
-            self._ids = np.concatenate([self._ids, np.zeros_like(self._ids)])
-            self._counts = np.concatenate([self._counts, np.zeros_like(self._counts)])
-        self._ids[slot] = token
-        self._counts[slot] += 1
-        self.num_generated += 1
-
-    def seen(self, extra: Sequence[int] = ()) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
-        """Return the tokens seen so far and their counts in the output.
-
-        Parameters
-        ----------
-        extra : sequence of int
-            Drafted tokens after the committed ones; counted as output.
-
-        Returns
-        -------
-        token_ids : ndarray of int, shape (S,)
-            Distinct tokens of prompt and output, in order of first appearance.
-        counts : ndarray of int64, shape (S,)
-            Occurrences in the output; 0 for tokens of the prompt alone.
-        """
-        used = len(self._slots)
-        ids, counts = self._ids[:used], self._counts[:used]
-        if not extra:
-            return ids.copy(), counts.copy()
-        fresh = [token for token in dict.fromkeys(extra) if token not in self._slots]
-        slots = {token: used + i for i, token in enumerate(fresh)}
-        ids = np.concatenate([ids, np.array(fresh, dtype=np.intp)])
-        counts = np.concatenate([counts, np.zeros(len(fresh), dtype=np.int64)])
-        for token in extra:
-            slot = self._slots.get(token)
-            counts[slots[token] if slot is None else slot] += 1
-        return ids, counts
 
 
 def target_law(
@@ -264,7 +80,7 @@ def target_law(
     if not -math.inf < peak < math.inf:
         msg = f"largest logit {peak}: expected a finite one, and no NaN or +inf in the row"
         raise NonFiniteLogitsError(msg)
-    stages = params._stages
+    stages = params.stages
     if params.is_greedy and stages == ("temperature",):
         return OneHotLaw(int(row.argmax()), len(row))
     if stages in ((), ("temperature",)):
@@ -433,27 +249,3 @@ def _weights(logits: NDArray[np.float32], peak: float, temperature: float) -> ND
             weights *= np.float32(1.0 / temperature)
         np.exp(weights, out=weights)
     return weights
-
-
-def _check_range(
-    name: str, value: float, low: float, high: float, *, open_low: bool = False
-) -> None:
-    inside = (low < value if open_low else low <= value) and value <= high
-    if not inside or math.isnan(value) or math.isinf(value):
-        bracket = "(" if open_low else "["
-        raise ConfigError(f"{name} {value}: expected a finite number in {bracket}{low}, {high}]")
-
-
-def _check_whole(name: str, value: int) -> None:
-    if not _is_whole(value):
-        raise ConfigError(f"{name} {value!r}: expected a whole number, 0 or more")
-
-
-def _check_ids(name: str, ids: Iterable[int]) -> None:
-    for token in ids:
-        if not _is_whole(token):
-            raise ConfigError(f"{name} holds {token!r}: expected token ids, 0 or more")
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool) and value >= 0

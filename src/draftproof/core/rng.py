@@ -31,6 +31,8 @@ from draftproof.errors import InvariantError
 __all__ = ["CoinSource", "RoundCoins", "fresh_seed"]
 
 _WORD_MASK = (1 << 64) - 1
+#: Bits of the float64 1.0.
+_ONE_BITS = 0x3FF0000000000000
 #: Third counter word: one value per purpose, so that no two purposes share a coin.
 _ROUND_PURPOSE, _SAMPLE_PURPOSE, _NOISE_PURPOSE = 1, 2, 3
 #: Coins made in one go: ``sample`` for this many positions ...
@@ -128,11 +130,13 @@ class CoinSource:
 
     def _exponentials(self, position: int, vocab_size: int) -> NDArray[np.float64]:
         words = self._words(_NOISE_PURPOSE, (position, 0), vocab_size)
-        # The middle of one of 2**52 cells: never 0 and never 1, so the noise is
-        # positive and finite whatever the word.
-        noise: NDArray[np.float64] = (words >> 12).astype(np.float64)
-        noise += 0.5
-        noise *= 2.0**-52
+        # 52 random bits as the fraction of a float in [1, 2), moved to the middle of
+        # their cell in (0, 1): never 0 and never 1, so the noise is positive and
+        # finite whatever the word. In place, since fresh pages cost more than sums.
+        words >>= 12
+        words |= _ONE_BITS
+        noise = words.view(np.float64)
+        noise -= 1.0 - 2.0**-53
         np.log(noise, out=noise)
         np.negative(noise, out=noise)
         noise.flags.writeable = False

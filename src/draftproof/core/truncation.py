@@ -15,8 +15,11 @@ __all__ = ["at_least", "largest", "nucleus"]
 
 #: Entries per block when a lower bound of the k-th largest entry is looked for.
 _BLOCK = 64
-#: Rows of at most this many entries are sorted at once.
-_SORT_LIMIT = 2048
+#: At most this many entries are sorted at once.
+_SORT_LIMIT = 4096
+#: Bits dropped from a float32 to name its bucket, coarse to fine. After the first
+#: step all bits above the next one's range agree, so buckets stay few.
+_BUCKET_SHIFTS = (17, 6, 0)
 
 
 def largest(values: NDArray[Any], count: int) -> NDArray[np.intp] | None:
@@ -75,12 +78,12 @@ def at_least(weights: NDArray[Any], fraction: float) -> NDArray[np.intp]:
     return np.flatnonzero(weights >= weights.max() * weights.dtype.type(fraction))
 
 
-def nucleus(weights: NDArray[Any], mass: float) -> NDArray[np.intp]:
+def nucleus(weights: NDArray[np.float32], mass: float) -> NDArray[np.intp]:
     """Return the smallest set of heaviest entries that reaches a share of the total.
 
     Parameters
     ----------
-    weights : ndarray of float, shape (N,)
+    weights : ndarray of float32, shape (N,)
         Not negative, with a positive total.
     mass : float
         Share of the total, in (0, 1).
@@ -89,42 +92,54 @@ def nucleus(weights: NDArray[Any], mass: float) -> NDArray[np.intp]:
     -------
     ndarray of int
         Rising slots, at least one: the shortest prefix in the order of falling
-        weight and rising slot whose float64 sum is at least ``mass * total``.
+        weight and rising slot whose float64 sum reaches ``mass * total``.
 
     Notes
     -----
-    A weighted quickselect: each pass keeps the part that holds the boundary.
+    Linear in N whatever the law: light entries that cannot be needed go first, a
+    histogram over the leading bits finds where the boundary falls, and only that
+    bucket is looked at again.
     """
-    goal = mass * float(weights.sum(dtype=np.float64))
-    slots: NDArray[np.intp] | None = None
-    open_weights = weights
+    total = float(weights.sum(dtype=np.float64))
+    goal = mass * total
+    # All entries below this together weigh less than what may be left out. Half of
+    # it leaves room for the rounding of the sum.
+    floor = np.float32(0.5 * (1.0 - mass) * total / len(weights))
+    slots = np.flatnonzero(weights >= floor)
+    held = weights[slots]
     kept: list[NDArray[np.intp]] = []
-    while len(open_weights) > _SORT_LIMIT:
-        pivot = _pivot(open_weights)
-        is_above = open_weights >= pivot
-        above = np.flatnonzero(is_above)
-        if len(above) == len(open_weights):
-            break  # ties: sorting is the only way left
-        above_weights = open_weights[above]
-        above_mass = float(above_weights.sum(dtype=np.float64))
-        above_slots = above if slots is None else slots[above]
-        if above_mass >= goal:
-            slots, open_weights = above_slots, above_weights
-        else:
-            goal -= above_mass
-            kept.append(above_slots)
-            below = np.flatnonzero(~is_above)
-            slots = below if slots is None else slots[below]
-            open_weights = open_weights[below]
-    order = np.argsort(-open_weights, kind="stable")
-    sums = np.cumsum(open_weights[order], dtype=np.float64)
-    count = min(int(sums.searchsorted(goal, side="left")) + 1, len(sums))
-    last = order[:count]
-    kept.append(last if slots is None else slots[last])
-    return np.sort(np.concatenate(kept))
+    for shift in _BUCKET_SHIFTS:
+        if len(held) <= _SORT_LIMIT:
+            break
+        # Bits of positive floats are ordered like the floats.
+        buckets = held.view(np.int32) >> shift
+        buckets -= buckets.min()
+        above = np.bincount(buckets, weights=held)[::-1].cumsum()
+        rank = min(int(above.searchsorted(goal)), len(above) - 1)
+        boundary = len(above) - 1 - rank
+        if rank:
+            goal -= float(above[rank - 1])
+            kept.append(slots[buckets > boundary])
+        inside = buckets == boundary
+        slots, held = slots[inside], held[inside]
+    order = _falling(held)
+    sums = np.cumsum(held[order], dtype=np.float64)
+    count = min(int(sums.searchsorted(goal)) + 1, len(sums))
+    kept.append(slots[order[:count]])
+    is_kept = np.zeros(len(weights), dtype=bool)
+    for part in kept:
+        is_kept[part] = True
+    return np.flatnonzero(is_kept)
 
 
-def _pivot(weights: NDArray[Any]) -> Any:
-    """Return an entry that splits the row so that few lie above."""
-    sample = np.sort(weights[:: max(1, len(weights) // 512)])
-    return sample[-max(1, len(sample) // 32)]
+def _falling(weights: NDArray[np.float32]) -> NDArray[np.intp]:
+    """Return the order of falling weight and rising slot.
+
+    One integer per entry, weight bits above slot, sorts several times faster than
+    a stable argsort.
+    """
+    keys = (np.int64(0x7FFFFFFF) - weights.view(np.int32)) << 32
+    keys |= np.arange(len(weights))
+    keys.sort()
+    order: NDArray[np.intp] = keys & 0xFFFFFFFF
+    return order

@@ -1,0 +1,197 @@
+"""Counters of speculative decoding, and the rates that follow from them.
+
+Counters are stored, rates are derived, and a rate without a denominator is NaN,
+shown as "n/a", never 0 or 1. Rates are pooled: numerators and denominators are
+added up first, so a long request weighs more than a short one.
+
+Two lengths are easily confused and kept apart. The *mean acceptance length* is
+``1 + accepted / drafts``: what the verifier kept plus the token it adds, whether or
+not a stop cut the round. *Committed tokens per round* counts what reached the text.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from draftproof.core.types import StepRecord, TokenSource
+
+__all__ = ["SpecDecodeStats", "format_rate", "leading_accepts"]
+
+_SOURCES: tuple[TokenSource, ...] = ("accepted", "recovered", "bonus", "sampled")
+
+
+def _no_sources() -> dict[TokenSource, int]:
+    return dict.fromkeys(_SOURCES, 0)
+
+
+@dataclass(slots=True)
+class SpecDecodeStats:
+    """Counters over any number of rounds; one owner folds records into them.
+
+    Parameters
+    ----------
+    num_rounds : int
+        Rounds of any kind, plain ones included.
+    num_drafts : int
+        Rounds that verified at least one drafted token.
+    num_draft_tokens : int
+        Drafted tokens.
+    num_accepted_tokens : int
+        Drafted tokens that the verifier kept: leading runs, not matches.
+    num_emitted_tokens : int
+        Tokens committed to the text, after stops cut them.
+    num_accepted_tokens_per_pos : list of int
+        Kept tokens by offset in the draft.
+    num_drafted_per_pos : list of int
+        Drafts that were long enough to hold a token at each offset.
+    num_emitted_per_source : dict of str to int
+        Committed tokens by their source.
+    """
+
+    num_rounds: int = 0
+    num_drafts: int = 0
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
+    num_emitted_tokens: int = 0
+    num_accepted_tokens_per_pos: list[int] = field(default_factory=list)
+    num_drafted_per_pos: list[int] = field(default_factory=list)
+    num_emitted_per_source: dict[TokenSource, int] = field(default_factory=_no_sources)
+
+    @classmethod
+    def from_records(cls, records: Iterable[StepRecord]) -> SpecDecodeStats:
+        """Return the counters of some records."""
+        stats = cls()
+        for record in records:
+            stats.add(record)
+        return stats
+
+    def add(self, record: StepRecord) -> None:
+        """Fold one record of one row of one step into the counters."""
+        self.num_rounds += 1
+        self.num_emitted_tokens += len(record.emitted)
+        for source in record.sources:
+            self.num_emitted_per_source[source] += 1
+        if not record.drafted:
+            return
+        self.num_drafts += 1
+        self.num_draft_tokens += len(record.drafted)
+        self.num_accepted_tokens += record.num_accepted
+        missing = len(record.drafted) - len(self.num_drafted_per_pos)
+        if missing > 0:
+            self.num_drafted_per_pos += [0] * missing
+            self.num_accepted_tokens_per_pos += [0] * missing
+        for i in range(len(record.drafted)):
+            self.num_drafted_per_pos[i] += 1
+        for i in range(record.num_accepted):
+            self.num_accepted_tokens_per_pos[i] += 1
+
+    def merge(self, other: SpecDecodeStats) -> SpecDecodeStats:
+        """Return the pooled counters of both; neither is changed."""
+        return SpecDecodeStats(
+            self.num_rounds + other.num_rounds,
+            self.num_drafts + other.num_drafts,
+            self.num_draft_tokens + other.num_draft_tokens,
+            self.num_accepted_tokens + other.num_accepted_tokens,
+            self.num_emitted_tokens + other.num_emitted_tokens,
+            _added(self.num_accepted_tokens_per_pos, other.num_accepted_tokens_per_pos),
+            _added(self.num_drafted_per_pos, other.num_drafted_per_pos),
+            {
+                source: count + other.num_emitted_per_source[source]
+                for source, count in self.num_emitted_per_source.items()
+            },
+        )
+
+    @property
+    def acceptance_rate(self) -> float:
+        """Accepted over drafted tokens, pooled; NaN if nothing was drafted."""
+        return _ratio(self.num_accepted_tokens, self.num_draft_tokens)
+
+    @property
+    def mean_acceptance_length(self) -> float:
+        """1 + accepted tokens per draft, the added token included; NaN without drafts."""
+        return 1.0 + _ratio(self.num_accepted_tokens, self.num_drafts)
+
+    @property
+    def accepted_per_draft(self) -> float:
+        """Accepted drafted tokens per round that drafted; NaN without drafts."""
+        return _ratio(self.num_accepted_tokens, self.num_drafts)
+
+    @property
+    def committed_per_round(self) -> float:
+        """Committed tokens per round of any kind, after stops; NaN without rounds."""
+        return _ratio(self.num_emitted_tokens, self.num_rounds)
+
+    @property
+    def drafted_per_emitted(self) -> float:
+        """Drafted tokens per committed token: the volume behind an acceptance rate."""
+        return _ratio(self.num_draft_tokens, self.num_emitted_tokens)
+
+    @property
+    def acceptance_rate_per_pos(self) -> list[float]:
+        """Kept over drafted at each offset; earlier rejections count against it."""
+        pairs = zip(self.num_accepted_tokens_per_pos, self.num_drafted_per_pos, strict=True)
+        return [_ratio(accepted, drafted) for accepted, drafted in pairs]
+
+    @property
+    def conditional_rate_per_pos(self) -> list[float]:
+        """Kept at each offset, given that the offset before it was kept.
+
+        NaN where that never happened. With drafts of unequal length the survival
+        rates of the two offsets are compared, each with its own denominator.
+        """
+        conditional: list[float] = []
+        before = 1.0
+        for rate in self.acceptance_rate_per_pos:
+            conditional.append(_ratio(rate, before))
+            before = rate
+        return conditional
+
+
+def leading_accepts(mask: Sequence[bool | int]) -> int:
+    """Return the length of the leading run of a mask of matches.
+
+    Parameters
+    ----------
+    mask : sequence of bool
+        Whether each drafted token matched. A match after the first mismatch was
+        drafted on a wrong prefix and does not count.
+
+    Returns
+    -------
+    int
+        The number of accepted tokens.
+    """
+    for i, matched in enumerate(mask):
+        if not matched:
+            return i
+    return len(mask)
+
+
+def format_rate(rate: float, digits: int = 3) -> str:
+    """Return a rate as text, "n/a" if it is undefined.
+
+    Parameters
+    ----------
+    rate : float
+        A rate, or NaN.
+    digits : int
+        Digits after the point.
+
+    Returns
+    -------
+    str
+        For example ``"0.788"``.
+    """
+    return "n/a" if math.isnan(rate) else f"{rate:.{digits}f}"
+
+
+def _ratio(numerator: float, denominator: float) -> float:
+    return numerator / denominator if denominator else math.nan
+
+
+def _added(left: list[int], right: list[int]) -> list[int]:
+    length = max(len(left), len(right))
+    padded = (side + [0] * (length - len(side)) for side in (left, right))
+    return [a + b for a, b in zip(*padded, strict=True)]

@@ -53,12 +53,27 @@ def check_pages(
         f"{len(held)} held, {len(free)} free, {len(idle)} idle of {pool.num_pages} pages",
     )
     _expect(idle == set(prefixes.by_page) - held, "idle pages are not the unheld published ones")
+    _check_reservations(states, prefixes, page_size)
+
+
+def _check_reservations(
+    states: Sequence[SequenceState], prefixes: PrefixIndex, page_size: int
+) -> None:
+    """Check that reserved slots are read and written by nobody else."""
+    readers: dict[int, int] = {}
     for state in states:
-        # Only the pages from the length on are promised to be writable.
+        for page in state.pages[: state.num_pages].tolist():
+            readers[page] = max(readers.get(page, 0), state.length)
+    writers: Counter[int] = Counter()
+    for state in states:
+        if state.writable_end <= state.length:
+            continue
         for page in state.pages[state.length // page_size : state.num_pages].tolist():
-            if state.writable_end > state.length:
-                exclusive = listed[page] == 1 and page not in prefixes.by_page
-                _expect(exclusive, f"reserved page {page} is shared or published")
+            writers[page] += 1
+            _expect(page not in prefixes.by_page, f"reserved page {page} is published")
+            # Shared pages stand at the same index for all, so lengths can be compared.
+            _expect(readers[page] <= state.length, f"reserved slots of page {page} are read")
+    _expect(all(count == 1 for count in writers.values()), "a page has two writers")
 
 
 def check_prefixes(

@@ -1,8 +1,9 @@
 """The moves of pages between sequences, the prefix cache and the free list.
 
-Three rules make sharing safe. Only a page that one sequence lists and that is not
-published is written. Only full pages of final tokens are published, after the pass
-that wrote them. A page is found again by its tokens and its whole prefix.
+Three rules make sharing safe. A slot is written only by the one sequence that reserved
+it, when the page is not published and no other sequence reads that slot. Only full pages
+of final tokens are published, after the pass that wrote them. A page is found again by
+its tokens and its whole prefix.
 """
 
 from __future__ import annotations
@@ -70,18 +71,22 @@ class PageLedger:
         state.writable_end = state.length
 
     def share(self, source: SequenceState) -> SequenceState:
-        """Return a second sequence over the pages of a first; ends its reservation."""
-        self.rewind(source, source.length)
+        """Return a second sequence over the cached tokens of a first.
+
+        A reservation of the first stays good, in the shared last page too: it writes
+        only behind the shared tokens, and a rollback to before them ends it.
+        """
+        num_pages = self.pages_for(source.length)
         child = SequenceState(
-            tokens=source.tokens.copy(),
-            pages=source.pages.copy(),
+            tokens=source.tokens[: source.length].copy(),
+            pages=source.pages[:num_pages].copy(),
             node=source.node,
             length=source.length,
-            num_pages=source.num_pages,
+            num_pages=num_pages,
             num_final_pages=source.num_final_pages,
             writable_end=source.length,
         )
-        for page in child.pages[: child.num_pages].tolist():
+        for page in child.pages.tolist():
             self.pool.hold(page)
         child.node.num_users += 1
         return child

@@ -104,9 +104,8 @@ class PagedCache:
     def fork(self, seq: int) -> int:
         """Start a sequence that shares all cached tokens of another.
 
-        The last page is shared even when it is partly filled; whoever writes to it
-        first gets a copy. For that reason a fork ends the reservation of ``seq``: its
-        unused pages go back to the pool.
+        The last page is shared even when it is partly filled; whoever needs room in
+        it gets a copy. What ``seq`` has reserved stays reserved for ``seq`` alone.
 
         Parameters
         ----------
@@ -139,8 +138,7 @@ class PagedCache:
 
         Free pages are used first, then idle pages of the prefix cache, least recently
         used first. A shared or published page that the next token would land in is
-        replaced by a copy. A reservation lasts until ``truncate``, ``fork`` or
-        ``close``.
+        replaced by a copy. A reservation lasts until ``truncate`` or ``close``.
 
         Parameters
         ----------

@@ -1,0 +1,291 @@
+"""Drafts from a smaller model of the same vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from draftproof.core.law import Law
+from draftproof.core.policy import SamplingParams, target_law
+from draftproof.core.protocols import ModelBackend, ProposalRequest
+from draftproof.core.types import Draft, FlatBatch, Row
+from draftproof.errors import (
+    CapacityError,
+    ConfigError,
+    ContextOverflowError,
+    DraftproofError,
+    IncompatibleModelsError,
+)
+from draftproof.proposers._sequences import DraftSequence, DraftSequences
+
+__all__ = ["DraftModelProposer"]
+
+
+@dataclass(slots=True)
+class _Drafting:
+    """One row while it drafts."""
+
+    request: ProposalRequest
+    params: SamplingParams
+    sequence: DraftSequence
+    kappa: int
+    #: Tokens to feed in the next pass.
+    pending: list[int]
+    token_ids: list[int] = field(default_factory=list)
+    laws: list[Law] = field(default_factory=list)
+    note: str = ""
+    is_done: bool = False
+
+
+class DraftModelProposer:
+    """Drafts sampled from a model, all rows in step, one pass per draft position.
+
+    Each request has its own sequence in the drafter's model. It catches up with the
+    committed tokens from its own cached length, whatever happened since it was asked
+    last. Every draft carries the very law object that it was drawn with.
+
+    A row stops early when its context is full, when there is no room, when its law
+    cannot be computed or when a pass fails. The drafts it has by then are kept, with
+    the reason as a note: stopping after a token keeps the law, withholding a token
+    because of what it led to would not. A sequence whose pass failed is read again
+    from the start in the next round.
+
+    Parameters
+    ----------
+    backend : ModelBackend
+        The drafter's model.
+    target_vocab_size : int, optional
+        Size of a target's logits row; the drafter's own when not given. Drafter ids
+        beyond it are masked before anything is drawn; target ids that the drafter
+        lacks have probability 0.
+    temperature : float, optional
+        Temperature of drafts in requests that sample; the request's own when not
+        given. 0 drafts the most likely token. Greedy requests draft greedily always.
+    min_confidence : float, default 0.0
+        A row stops before it draws when the drafter's largest probability, at
+        temperature 1 and before the policy, is below this. In [0, 1].
+    max_tokens_per_pass : int, default 256
+        Longest piece in which a sequence catches up, and the size of a pass.
+    name : str, default "draft-model"
+        Name used in records.
+
+    Raises
+    ------
+    ConfigError
+        If a parameter is out of range.
+
+    References
+    ----------
+    Leviathan et al., 2211.17192, algorithm 1; Chen et al., 2302.01318.
+    """
+
+    def __init__(
+        self,
+        backend: ModelBackend,
+        *,
+        target_vocab_size: int | None = None,
+        temperature: float | None = None,
+        min_confidence: float = 0.0,
+        max_tokens_per_pass: int = 256,
+        name: str = "draft-model",
+    ) -> None:
+        if not 0.0 <= min_confidence <= 1.0:
+            raise ConfigError(f"min_confidence {min_confidence}: expected a number in [0, 1]")
+        if max_tokens_per_pass < 1:
+            raise ConfigError(f"max_tokens_per_pass {max_tokens_per_pass}: expected 1 or more")
+        if temperature is not None:
+            SamplingParams(temperature=temperature)  # refuses what is out of range
+        if target_vocab_size is not None and target_vocab_size < 1:
+            raise ConfigError(f"target_vocab_size {target_vocab_size}: expected 1 or more")
+        self._backend = backend
+        self._vocab_size = target_vocab_size or backend.info.vocab_size
+        self._temperature = temperature
+        self._min_confidence = min_confidence
+        self._max_tokens = max_tokens_per_pass
+        self._name = name
+        self._sequences = DraftSequences(backend)
+
+    @property
+    def name(self) -> str:
+        """Name used in records and configuration."""
+        return self._name
+
+    @property
+    def num_requests(self) -> int:
+        """How many requests hold a sequence now."""
+        return len(self._sequences)
+
+    def propose(self, requests: Sequence[ProposalRequest]) -> list[Draft]:
+        """Draft for all rows at once.
+
+        Parameters
+        ----------
+        requests : sequence of ProposalRequest
+            The rows that may draft.
+
+        Returns
+        -------
+        list of Draft
+            One per row, in order, with the laws they were drawn from; None in their
+            place when every one of them is certain.
+        """
+        names = [request.request_id for request in requests]
+        started = [self._start(request, names) for request in requests]
+        rows = [row for row in started if isinstance(row, _Drafting)]
+        while behind := [row for row in rows if not row.is_done and self._is_behind(row)]:
+            for group in self._groups(behind):
+                self._run(group, is_last=False)
+        while running := [row for row in rows if not row.is_done]:
+            for group in self._groups(running):
+                self._run(group, is_last=True)
+        return [row if isinstance(row, Draft) else self._finished(row) for row in started]
+
+    def release(self, request_id: str) -> None:
+        """Close the request's sequence.
+
+        Parameters
+        ----------
+        request_id : str
+            Name of the request; unknown names are ignored.
+        """
+        self._sequences.drop(request_id)
+
+    def _start(self, request: ProposalRequest, names: Sequence[str]) -> _Drafting | Draft:
+        """Roll the row's sequence back and reserve its slots, or say why it cannot draft."""
+        tokens, limit = request.token_ids, self._backend.info.context_length
+        # The last draft is never fed, so that a full context still drafts one token.
+        kappa = min(request.kappa, limit - len(tokens) + 1)
+        try:
+            if kappa < 1:
+                raise ContextOverflowError(f"past the drafter's context of {limit} tokens")
+            sequence = self._sequences.rewind(request.request_id, tokens)
+            pending = list(tokens[len(sequence.cached) :])
+            if max(pending) >= self._backend.info.vocab_size:
+                raise IncompatibleModelsError(f"the drafter lacks token {max(pending)}")
+            kappa = self._reserve(request.request_id, len(pending), kappa, names)
+        except Exception as error:  # noqa: BLE001  a drafter may fail; decoding goes on
+            self._sequences.drop(request.request_id)
+            return Draft(proposer=self._name, note=_reason(error))
+        row = _Drafting(request, self._params(request), sequence, kappa, pending)
+        if kappa < request.kappa:
+            row.note = f"no room in the drafter for more than {kappa} of {request.kappa} drafts"
+        return row
+
+    def _reserve(self, request_id: str, num_pending: int, kappa: int, names: Sequence[str]) -> int:
+        """Reserve slots for a round and return how many drafts fit."""
+        try:
+            self._sequences.reserve(request_id, num_pending + kappa - 1, names)
+        except CapacityError:
+            if kappa == 1:
+                raise
+            return self._reserve(request_id, num_pending, 1, names)
+        return kappa
+
+    def _params(self, request: ProposalRequest) -> SamplingParams:
+        if self._temperature is None or request.params.is_greedy:
+            return request.params
+        return replace(request.params, temperature=self._temperature)
+
+    def _piece(self, row: _Drafting) -> list[int]:
+        """Return what the row feeds next.
+
+        Long texts are cut at multiples of the pass size, counted from position 0, so
+        that the shape of a row's passes does not depend on its neighbours.
+        """
+        return row.pending[: self._max_tokens - len(row.sequence.cached) % self._max_tokens]
+
+    def _is_behind(self, row: _Drafting) -> bool:
+        return len(self._piece(row)) < len(row.pending)
+
+    def _groups(self, rows: Sequence[_Drafting]) -> list[list[_Drafting]]:
+        """Split rows into passes of bounded size, in order."""
+        groups: list[list[_Drafting]] = []
+        room = 0
+        for row in rows:
+            size = len(self._piece(row))
+            if size > room:
+                groups.append([])
+                room = max(self._max_tokens, size)
+            groups[-1].append(row)
+            room -= size
+        return groups
+
+    def _run(self, group: Sequence[_Drafting], *, is_last: bool) -> None:
+        """Feed one piece of each row; draw a draft from the last piece's logits."""
+        pieces = [self._piece(row) for row in group]
+        batch = FlatBatch.from_rows(
+            [
+                Row(row.sequence.sequence_id, piece, len(row.sequence.cached), int(is_last))
+                for row, piece in zip(group, pieces, strict=True)
+            ]
+        )
+        try:
+            logits = self._backend.forward(batch)
+        except Exception as error:  # noqa: BLE001  a drafter may fail; decoding goes on
+            if len(group) == 1:
+                self._fail(group[0], error)
+                return
+            for row in group:  # alone, only the rows at fault fail again
+                self._run([row], is_last=is_last)
+            return
+        for index, (row, piece) in enumerate(zip(group, pieces, strict=True)):
+            row.sequence.cached.extend(piece)
+            del row.pending[: len(piece)]
+            if not row.token_ids:
+                row.sequence.num_agreed = len(row.sequence.cached)
+                self._backend.commit(row.sequence.sequence_id)
+            if is_last:
+                self._draw(row, logits[index])
+
+    def _draw(self, row: _Drafting, logits: NDArray[np.float32]) -> None:
+        """Draw the next draft of a row and keep the law it was drawn with."""
+        request, position = row.request, len(row.token_ids)
+        try:
+            scores = _resized(logits, self._vocab_size)
+            law = target_law(scores, row.params, request.history, row.token_ids)
+        except DraftproofError as error:
+            row.note, row.is_done = _reason(error), True
+            return
+        if self._min_confidence > 0 and _confidence(scores) < self._min_confidence:
+            row.note, row.is_done = f"confidence below {self._min_confidence}", True
+            return
+        if request.coupled:
+            token = law.race(request.coins.noise(position, self._vocab_size))
+        else:
+            token = law.draw(request.coins.draft(position))
+        row.token_ids.append(token)
+        row.laws.append(law)
+        row.pending.append(token)
+        row.is_done = len(row.token_ids) == row.kappa
+
+    def _fail(self, row: _Drafting, error: Exception) -> None:
+        """End a row whose pass failed; what its sequence holds is not known."""
+        self._sequences.drop(row.request.request_id)
+        row.note, row.is_done = _reason(error), True
+
+    def _finished(self, row: _Drafting) -> Draft:
+        is_certain = all(law.is_one_hot for law in row.laws)
+        laws = None if is_certain else tuple(row.laws)
+        return Draft(tuple(row.token_ids), laws, self._name, row.note)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, DraftproofError):
+        return f"drafter stopped: {error}"
+    return f"drafter failed: {error!r}"
+
+
+def _resized(logits: NDArray[np.float32], vocab_size: int) -> NDArray[np.float32]:
+    """Cut or pad a row to the target's vocabulary; padding is impossible, not unlikely."""
+    missing = vocab_size - len(logits)
+    if missing <= 0:
+        return logits[:vocab_size]
+    return np.concatenate([logits, np.full(missing, -np.inf, dtype=np.float32)])
+
+
+def _confidence(logits: NDArray[np.float32]) -> float:
+    """Return the largest probability at temperature 1."""
+    return 1.0 / float(np.exp(logits - logits.max()).sum())

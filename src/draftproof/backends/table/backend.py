@@ -110,6 +110,11 @@ class TableBackend:
         """How many sequences are open."""
         return self.store.num_open
 
+    @property
+    def num_held(self) -> int:
+        """How many pages, or sequences without pages, are held now."""
+        return self.store.num_held
+
     def open(self, token_ids: Sequence[int] = ()) -> int:
         """Start a sequence, with a cached prefix where the store has one.
 

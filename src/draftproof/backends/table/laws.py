@@ -242,6 +242,7 @@ class PositionTable:
         self._vocab_size = vocab_size
         self._seed = seed
         self._spread = spread
+        self._rows: dict[tuple[int, ...], NDArray[np.float64]] = {}
 
     @property
     def vocab_size(self) -> int:
@@ -273,7 +274,11 @@ class PositionTable:
             Probabilities.
         """
         key = (int(token_ids[-1]), *positions.tolist())
-        return seeded_probs(self._vocab_size, key, seed=self._seed, spread=self._spread)
+        row = self._rows.get(key)
+        if row is None:
+            row = seeded_probs(self._vocab_size, key, seed=self._seed, spread=self._spread)
+            self._rows[key] = row
+        return row
 
 
 class FunctionTable:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from draftproof.backends.table.stores import Context
-from draftproof.cache import CacheUsage, PagedCache
+from draftproof.cache import PagedCache
 
 __all__ = ["PagedStore"]
 
@@ -53,9 +53,10 @@ class PagedStore:
         """How many sequences are open."""
         return self.cache.usage().num_sequences
 
-    def usage(self) -> CacheUsage:
-        """Return where the pages are now."""
-        return self.cache.usage()
+    @property
+    def num_held(self) -> int:
+        """How many pages open sequences hold."""
+        return self.cache.usage().held_pages
 
     def open(self, token_ids: Sequence[int]) -> int:
         """Start a sequence with the longest published prefix of its tokens."""

@@ -56,6 +56,11 @@ class RecurrentStore:
         """How many sequences are open."""
         return len(self._sequences)
 
+    @property
+    def num_held(self) -> int:
+        """How many sequences are open: there are no pages."""
+        return len(self._sequences)
+
     def open(self, token_ids: Sequence[int]) -> int:
         """Start an empty sequence."""
         del token_ids

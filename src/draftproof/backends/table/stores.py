@@ -52,6 +52,11 @@ class TokenStore(Protocol):
         """How many sequences are open."""
         ...
 
+    @property
+    def num_held(self) -> int:
+        """How many pages, or sequences where there are no pages, are held now."""
+        ...
+
     def open(self, token_ids: Sequence[int]) -> int:
         """Start a sequence."""
         ...

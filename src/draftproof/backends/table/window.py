@@ -51,7 +51,12 @@ class WindowStore:
         """How many sequences are open."""
         return len(self._sequences)
 
-    def num_held(self, sequence_id: int) -> int:
+    @property
+    def num_held(self) -> int:
+        """How many sequences are open: there are no pages."""
+        return len(self._sequences)
+
+    def num_tokens_held(self, sequence_id: int) -> int:
         """Return how many tokens of a sequence are in memory."""
         return len(found(self._sequences, sequence_id).tokens)
 

@@ -270,4 +270,6 @@ def _event(
     if wanted is None:
         return TokenEvent(token, source, text)
     logprob = float(log_softmax_at(logits, [token])[0])
-    return TokenEvent(token, source, text, logprob, tuple(top_logprobs(logits, wanted)))
+    ids, values = top_logprobs(logits, wanted)
+    best = tuple(zip(ids.tolist(), values.tolist(), strict=True))
+    return TokenEvent(token, source, text, logprob, best)

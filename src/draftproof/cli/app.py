@@ -1,0 +1,95 @@
+"""The ``draftproof`` command: its verbs, its exit codes and what it does on errors."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from io import TextIOWrapper
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from draftproof.cli import demo, generate, models
+from draftproof.cli.context import CliContext
+from draftproof.errors import DraftproofError
+
+__all__ = ["app", "main"]
+
+INTERRUPTED = 130
+
+
+class _Verbs(TyperGroup):
+    """A group whose verbs end with one line and an exit code, never a traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the verb; turn the package's errors and Ctrl-C into exit codes."""
+        try:
+            return super().invoke(ctx)
+        except DraftproofError as error:
+            _complain(f"error: {error}")
+            raise typer.Exit(error.exit_code) from error
+        except KeyboardInterrupt as error:
+            _complain("interrupted")
+            raise typer.Exit(INTERRUPTED) from error
+
+
+def _complain(message: str) -> None:
+    line = " ".join(part.strip() for part in message.splitlines())
+    print(line, file=sys.stderr, flush=True)
+
+
+app = typer.Typer(
+    cls=_Verbs,
+    name="draftproof",
+    help="Speculative decoding of language models, fast and exact.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from draftproof import __version__
+
+        print(f"draftproof {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    ctx: typer.Context,
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Speculative decoding of language models, fast and exact."""
+    if ctx.obj is None:
+        ctx.obj = CliContext.from_environment()
+
+
+app.command("generate")(generate.generate)
+app.command("demo")(demo.demo)
+app.add_typer(models.app, name="models")
+
+
+def main(arguments: Sequence[str] | None = None, context: CliContext | None = None) -> None:
+    """Run the command line and exit.
+
+    Parameters
+    ----------
+    arguments : sequence of str, optional
+        The words after the command's name; those of this process when None.
+    context : CliContext, optional
+        The outside of the verbs; the real one when None.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            # Models speak every script; an old code page must not end a run.
+            stream.reconfigure(encoding="utf-8", errors="replace")
+    words = None if arguments is None else list(arguments)
+    app(args=words, prog_name="draftproof", obj=context)

@@ -1,0 +1,152 @@
+"""``draftproof demo``: see a real model decode, with and without speculation.
+
+Two fixed prompts: one whose answer copies from its context, where looking drafts up
+pays, and one of free text, where it may not. Both are shown as they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from draftproof.cli import options as o
+from draftproof.cli.context import CliContext, Notes, write_data
+from draftproof.cli.prompts import as_chat
+from draftproof.errors import ConfigError, DraftproofError
+
+if TYPE_CHECKING:
+    from draftproof.cli.compare import Comparison
+    from draftproof.cli.run import Run
+    from draftproof.cli.sources import SourcePainter
+
+__all__ = ["demo"]
+
+MODEL = "smollm2"
+DRAFTER = {"method": "ngram", "num_speculative_tokens": 7}
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One prompt of the demonstration.
+
+    Parameters
+    ----------
+    name : str
+        Heading of its column.
+    prompt : str
+        What the user says.
+    max_tokens : int
+        Most tokens to generate.
+    """
+
+    name: str
+    prompt: str
+    max_tokens: int
+
+
+SAMPLES = (
+    Sample(
+        "copying",
+        "Repeat the following text exactly, but replace the name Anna with the name Maria.\n\n"
+        "Anna lives in a small house by the sea. Every morning Anna walks along the beach with "
+        "her dog and looks for shells. In the afternoon Anna paints the boats in the harbour, "
+        "and in the evening she reads a book by the fire.",
+        72,
+    ),
+    Sample("free text", "Explain in a few sentences why the sky is blue.", 72),
+)
+
+
+def demo(
+    ctx: typer.Context,
+    precision: o.PrecisionOf = o.Precision.INT8,
+    repeats: o.Repeats = 3,
+    as_json: o.JsonOutput = False,
+    quiet: o.Quiet = False,
+) -> None:
+    """Decode two prompts with a small model, plain and speculative, and compare."""
+    if repeats < 1:
+        raise ConfigError(f"--repeats is {repeats}; expected at least 1")
+    context: CliContext = ctx.obj
+    notes = Notes(quiet=quiet)
+    from draftproof.cli.compare import compare
+    from draftproof.cli.tables import agreement_failure
+    from draftproof.core.rng import fresh_seed
+
+    engine = context.load(
+        MODEL,
+        speculative_config=DRAFTER,
+        precision=precision.value,
+        cache_dir=context.cache_dir,
+        progress=notes.say,
+    )
+    try:
+        comparisons: dict[str, Comparison] = {}
+        for sample in SAMPLES:
+            comparisons[sample.name] = compare(
+                engine,
+                as_chat(sample.prompt, None),
+                {"max_tokens": sample.max_tokens, "temperature": 0.0},
+                seed=fresh_seed(),
+                repeats=repeats,
+                progress=partial(_say_of, notes, sample.name),
+            )
+        if as_json:
+            _write_json(comparisons)
+        else:
+            _write_text(context, comparisons, engine.tokenizer)
+        failures = [
+            agreement_failure(comparison.agreement, engine.tokenizer)
+            for comparison in comparisons.values()
+        ]
+    finally:
+        engine.close()
+    for failure in failures:
+        if failure is not None:
+            raise DraftproofError(failure)
+
+
+def _say_of(notes: Notes, name: str, line: str) -> None:
+    notes.say(f"{name}: {line}")
+
+
+def _write_text(context: CliContext, comparisons: dict[str, Comparison], tokenizer: Any) -> None:
+    from draftproof.cli.sources import SourcePainter
+    from draftproof.cli.tables import comparison_table
+
+    console = context.stdout_console()
+    painter = SourcePainter(console)
+    for sample in SAMPLES:
+        run = comparisons[sample.name].speculative[0]
+        write_data(_shown(sample, run, painter))
+    write_data(f"Tokens: {painter.legend()}\n\n")
+    console.print(comparison_table(comparisons, tokenizer))
+    write_data(
+        f"\nModel {MODEL}; drafts: n-gram lookup, at most {DRAFTER['num_speculative_tokens']} per "
+        "round. Pace is tokens after the first by seconds after the first; ratios are taken "
+        "within pairs of neighbouring runs.\n"
+    )
+
+
+def _shown(sample: Sample, run: Run, painter: SourcePainter) -> str:
+    return (
+        f"── {sample.name} ──\n> {sample.prompt}\n\n{painter.paint(run.result.tokens).strip()}\n\n"
+    )
+
+
+def _write_json(comparisons: dict[str, Comparison]) -> None:
+    from draftproof.cli.documents import comparison_document, json_line, run_document
+
+    samples = [
+        {
+            "name": sample.name,
+            "prompt": sample.prompt,
+            "result": run_document(comparisons[sample.name].speculative[0]),
+            "compare": comparison_document(comparisons[sample.name]),
+        }
+        for sample in SAMPLES
+    ]
+    write_data(json_line({"model": MODEL, "speculative_config": DRAFTER, "samples": samples}))

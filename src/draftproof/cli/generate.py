@@ -1,0 +1,291 @@
+"""``draftproof generate``: one prompt to the terminal, or many to a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from draftproof.cli import options as o
+from draftproof.cli.context import CliContext, Notes, write_data
+from draftproof.cli.prompts import as_chat, read_prompt, wants_chat
+from draftproof.errors import ConfigError, DraftproofError
+
+if TYPE_CHECKING:
+    from draftproof.engine import Engine, Prompt
+
+__all__ = ["generate"]
+
+EPILOG = (
+    "Generated text and JSON go to stdout, everything else to stderr. "
+    "Exit codes: 0 done, 1 failed, 2 wrong usage."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """What one call of the verb has to do."""
+
+    load: Callable[[], Engine]
+    options: Mapping[str, Any]
+    context: CliContext
+    notes: Notes
+    model: str
+
+
+def generate(
+    ctx: typer.Context,
+    prompt: Annotated[
+        str | None, typer.Argument(help="The prompt; - or nothing reads it from stdin.")
+    ] = None,
+    model: o.Model = "smollm2",
+    precision: o.PrecisionOf = o.Precision.INT8,
+    context_length: o.ContextLength = None,
+    kv_cache_mb: o.KvCacheMb = None,
+    max_rows: o.MaxRows = 32,
+    threads: o.Threads = None,
+    draft_model: o.DraftModel = None,
+    draft_precision: o.DraftPrecision = None,
+    speculative_config: o.SpeculativeConfigJson = None,
+    num_speculative_tokens: o.NumSpeculativeTokens = None,
+    rule: o.RuleOf = None,
+    chat: o.Chat = None,
+    system: o.System = None,
+    temperature: o.Temperature = 0.0,
+    top_k: o.TopK = 0,
+    top_p: o.TopP = 1.0,
+    min_p: o.MinP = 0.0,
+    repetition_penalty: o.RepetitionPenalty = 1.0,
+    presence_penalty: o.PresencePenalty = 0.0,
+    frequency_penalty: o.FrequencyPenalty = 0.0,
+    logit_bias: o.LogitBias = None,
+    seed: o.Seed = None,
+    max_tokens: o.MaxTokens = 128,
+    min_tokens: o.MinTokens = 0,
+    ignore_eos: o.IgnoreEos = False,
+    stop: o.Stop = None,
+    logprobs: o.Logprobs = None,
+    as_json: o.JsonOutput = False,
+    show_sources: o.ShowSources = None,
+    compare: o.Compare = False,
+    repeats: o.Repeats = 5,
+    quiet: o.Quiet = False,
+    prompts: o.Prompts = None,
+    output: o.Output = None,
+) -> None:
+    """Generate text, with or without speculation."""
+    context: CliContext = ctx.obj
+    notes = Notes(quiet=quiet)
+    config = o.speculative_config(
+        speculative_config,
+        draft_model=draft_model,
+        num_speculative_tokens=num_speculative_tokens,
+        rule=rule and rule.value,
+    )
+    _check_combination(
+        prompt=prompt,
+        prompts=prompts,
+        output=output,
+        compare=compare,
+        repeats=repeats,
+        as_json=as_json,
+        logprobs=logprobs,
+        show_sources=show_sources,
+        has_drafter=o.has_drafter(config),
+        draft_precision=draft_precision,
+    )
+    is_chat = wants_chat(chat, system)
+    request: dict[str, Any] = {
+        "max_tokens": max_tokens,
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "min_p": min_p,
+        "repetition_penalty": repetition_penalty,
+        "presence_penalty": presence_penalty,
+        "frequency_penalty": frequency_penalty,
+        "logit_bias": o.bias_option(logit_bias),
+        "min_tokens": min_tokens,
+        "stop": tuple(stop or ()),
+        "ignore_eos": ignore_eos,
+        "seed": seed,
+        "logprobs": logprobs,
+    }
+    o.check_request(request)
+    limits: dict[str, Any] = {
+        "precision": precision.value,
+        "draft_precision": draft_precision and draft_precision.value,
+        "context_length": context_length,
+    }
+
+    def load() -> Engine:
+        return context.load(
+            model,
+            speculative_config=config or None,
+            kv_cache_bytes=None if kv_cache_mb is None else kv_cache_mb * 1_000_000,
+            threads=threads,
+            max_rows=max_rows,
+            cache_dir=context.cache_dir,
+            progress=notes.say,
+            **limits,
+        )
+
+    task = _Task(load, request, context, notes, model)
+    if prompts is not None:
+        settings = {"model": model, "speculative_config": config, "system": system} | limits
+        _generate_many(task, prompts, output, settings, is_chat, window=2 * max_rows)
+        return
+    text = read_prompt(prompt)
+    what: Prompt = as_chat(text, system) if is_chat else text
+    if compare:
+        _compare(task, what, repeats=repeats, as_json=as_json, show_sources=show_sources)
+    else:
+        _generate_one(task, what, as_json=as_json, show_sources=show_sources)
+
+
+def _check_combination(
+    *,
+    prompt: str | None,
+    prompts: Path | None,
+    output: Path | None,
+    compare: bool,
+    repeats: int,
+    as_json: bool,
+    logprobs: int | None,
+    show_sources: bool | None,
+    has_drafter: bool,
+    draft_precision: o.Precision | None,
+) -> None:
+    """Refuse options that would be ignored together."""
+    if repeats < 1:
+        raise ConfigError(f"--repeats is {repeats}; expected at least 1")
+    if draft_precision is not None and not has_drafter:
+        raise ConfigError(f"--draft-precision {draft_precision} needs --draft-model")
+    if compare and not has_drafter:
+        raise ConfigError(
+            "--compare needs a drafter; "
+            'expected --draft-model or --speculative-config \'{"method": "ngram"}\''
+        )
+    if as_json and show_sources:
+        raise ConfigError("--show-sources is for text; --json holds the sources anyway")
+    if logprobs is not None and not as_json and prompts is None:
+        raise ConfigError(f"--logprobs {logprobs} needs --json or --prompts")
+    if prompts is None:
+        if output is not None:
+            raise ConfigError(f"--output {output} needs --prompts; a single result goes to stdout")
+        return
+    if prompt is not None:
+        raise ConfigError(f"PROMPT {prompt!r} and --prompts {prompts}; expected one of them")
+    if compare:
+        raise ConfigError(f"--compare times one prompt; expected no --prompts {prompts} beside it")
+    if as_json or show_sources:
+        raise ConfigError("--prompts writes one JSON object per line; no --json, no --show-sources")
+    if output is not None and output.exists() and prompts.exists() and output.samefile(prompts):
+        raise ConfigError(f"--output {output} is the input; expected another file")
+
+
+def _generate_one(task: _Task, prompt: Prompt, *, as_json: bool, show_sources: bool | None) -> None:
+    from draftproof.cli.documents import json_line, run_document
+    from draftproof.cli.run import run_request
+    from draftproof.cli.sources import SourcePainter, printable
+    from draftproof.cli.tables import summary_line
+
+    engine = task.load()
+    try:
+        if as_json:
+            run = run_request(engine, prompt, task.options)
+            write_data(json_line({"model": engine.core.target.info.name} | run_document(run)))
+        else:
+            console = task.context.stdout_console()
+            wanted = console.is_terminal if show_sources is None else show_sources
+            painter = SourcePainter(console)
+            if wanted:
+                task.notes.legend(painter.legend())
+            plain = printable if console.is_terminal else str
+            try:
+                run = run_request(
+                    engine,
+                    prompt,
+                    task.options,
+                    on_output=lambda output: write_data(
+                        painter.paint(output.tokens) if wanted else plain(output.text)
+                    ),
+                )
+            finally:
+                # Also after an error or Ctrl-C: the next line must not join the text.
+                write_data("\n")
+        for note in run.result.notes:
+            task.notes.say(f"note: {note}")
+        task.notes.say(summary_line(run))
+    finally:
+        engine.close()
+
+
+def _compare(
+    task: _Task, prompt: Prompt, *, repeats: int, as_json: bool, show_sources: bool | None
+) -> None:
+    from draftproof.cli.compare import compare
+    from draftproof.cli.documents import comparison_document, json_line, run_document
+    from draftproof.cli.sources import SourcePainter, printable
+    from draftproof.cli.tables import agreement_failure, comparison_table
+    from draftproof.core.rng import fresh_seed
+
+    options = {key: value for key, value in task.options.items() if key != "seed"}
+    seed = task.options["seed"]
+    engine = task.load()
+    try:
+        comparison = compare(
+            engine,
+            prompt,
+            options,
+            seed=fresh_seed() if seed is None else seed,
+            repeats=repeats,
+            progress=task.notes.say,
+        )
+        first = comparison.speculative[0]
+        if as_json:
+            document = {"model": engine.core.target.info.name} | run_document(first)
+            write_data(json_line(document | {"compare": comparison_document(comparison)}))
+        else:
+            console = task.context.stdout_console()
+            painter = SourcePainter(console)
+            if console.is_terminal if show_sources is None else show_sources:
+                task.notes.legend(painter.legend())
+                write_data(painter.paint(first.result.tokens) + "\n")
+            else:
+                text = first.result.text
+                write_data((printable(text) if console.is_terminal else text) + "\n")
+        task.notes.show(comparison_table({"this prompt": comparison}, engine.tokenizer))
+        failure = agreement_failure(comparison.agreement, engine.tokenizer)
+    finally:
+        engine.close()
+    if failure is not None:
+        raise DraftproofError(failure)
+
+
+def _generate_many(
+    task: _Task,
+    prompts: Path,
+    output: Path | None,
+    settings: Mapping[str, Any],
+    is_chat: bool,
+    *,
+    window: int,
+) -> None:
+    from draftproof.cli.batch import run_batch
+    from draftproof.cli.batch_input import read_lines
+
+    system = settings["system"]
+    lines = read_lines(
+        prompts, task.options, {**settings, "chat": is_chat}, chat=is_chat, system=system
+    )
+    counts = run_batch(task.load, lines, output, task.notes, window=window)
+    where = "stdout" if output is None else str(output)
+    task.notes.say(f"{counts.done} of {counts.total} lines are in {where}")
+    if counts.failed:
+        raise DraftproofError(
+            f"{counts.failed} of {counts.total} lines failed; each holds its error in {where}"
+        )

@@ -1,0 +1,97 @@
+"""The command line over a table model: a script, and the loader that tests hand in.
+
+Run as a script it is the ``draftproof`` command with this loader. The environment
+variable ``TABLE_CLI_PASS_S`` makes every pass of the model take that long, so that a
+run can be interrupted in the middle.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from draftproof.backends.table import FunctionTable, TableBackend, seeded_probs
+from draftproof.cli import CliContext, main
+from draftproof.engine import Engine, EngineCore, SchedulerConfig
+from draftproof.errors import ConfigError, ModelFileError, PromptError
+from draftproof.proposers import NgramProposer
+
+CHARACTERS = "\n" + "".join(map(chr, range(0x20, 0x7F)))
+EOS = len(CHARACTERS)
+VOCAB_SIZE = EOS + 1
+#: The model's row after this character is NaN; it never writes it itself.
+DEADLY = CHARACTERS.index("!")
+
+
+def next_law(held: tuple[int, ...]) -> Any:
+    """Peaked and of order one, so that greedy text soon repeats itself."""
+    law = seeded_probs(VOCAB_SIZE, held, seed=8, spread=6.0)
+    law[DEADLY] = 0.0
+    law[EOS] = 0.01
+    return law / law.sum()
+
+
+class CharacterTokenizer:
+    """One token per character, and one that ends."""
+
+    vocab_size = VOCAB_SIZE
+    eos_token_ids = frozenset({EOS})
+
+    def encode(self, text: str, *, add_special: bool = True) -> list[int]:
+        if unknown := [char for char in text if char not in CHARACTERS]:
+            raise PromptError(f"character {unknown[0]!r} is unknown; expected ASCII")
+        return [CHARACTERS.index(char) for char in text]
+
+    def encode_chat(self, messages: Sequence[dict[str, str]]) -> list[int]:
+        turns = [f"{turn['role']}: {turn['content']}\n" for turn in messages]
+        return self.encode("".join(turns) + "assistant: ")
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return b"" if token_id == EOS else CHARACTERS[token_id].encode()
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        return b"".join(self.token_bytes(token) for token in token_ids).decode()
+
+
+class UnhurriedBackend(TableBackend):
+    """A table that takes its time."""
+
+    def forward(self, batch: Any) -> Any:
+        time.sleep(float(os.environ.get("TABLE_CLI_PASS_S", "0")))
+        return super().forward(batch)
+
+
+def load(
+    model: str,
+    *,
+    speculative_config: Mapping[str, Any] | None,
+    context_length: int | None = None,
+    max_rows: int = 32,
+    **unused: Any,
+) -> Engine:
+    if model not in ("table", "smollm2"):
+        raise ModelFileError(f"{model}: no such model file; expected table")
+    config = dict(speculative_config or {})
+    unused["progress"]("loading the table")
+    if config.get("method") not in (None, "ngram"):
+        raise ConfigError(f"method is {config['method']!r}; expected 'ngram'")
+    drafting = config.get("method") == "ngram"
+    core = EngineCore(
+        UnhurriedBackend(
+            FunctionTable(VOCAB_SIZE, next_law, span=1),
+            context_length=context_length or 1024,
+            nan_after=[DEADLY],
+        ),
+        tokenizer=CharacterTokenizer(),
+        proposers=[NgramProposer(min_n=2, max_n=5)] if drafting else [],
+        kappa=config.get("num_speculative_tokens", 5) if drafting else 0,
+        rule=config.get("rejection_sample_method"),
+        scheduler=SchedulerConfig(max_rows=max_rows),
+    )
+    return Engine(core)
+
+
+if __name__ == "__main__":
+    main(context=CliContext(load=load))

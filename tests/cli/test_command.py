@@ -1,0 +1,111 @@
+"""The command as a whole: version, start, interruption, models, demo."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from draftproof import __version__
+from draftproof.cli.compare import spread
+
+
+def python(*words):
+    return subprocess.run(
+        [sys.executable, *words], capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+def test_version():
+    done = python("-m", "draftproof", "--version")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"draftproof {__version__}\n", "")
+
+
+def test_help_of_every_verb(invoke):
+    for words in ((), ("generate",), ("demo",), ("models",), ("models", "pull")):
+        result = invoke(*words, "--help")
+        assert result.exit_code == 0
+        assert "Usage: " in result.stdout
+
+
+def test_start_is_light():
+    code = (
+        "import sys, draftproof.cli;"
+        "print([m for m in ('openvino', 'numpy', 'gguf', 'tokenizers', 'pydantic')"
+        " if m in sys.modules])"
+    )
+    done = python("-c", code)
+    assert done.stdout == "[]\n", done.stderr
+
+
+def test_unknown_verb_is_wrong_usage(invoke):
+    result = invoke("generat")
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert "generat" in result.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+def test_ctrl_c_ends_the_text_and_exits_130(start):
+    words = ("generate", "-m", "table", "hello", "--ignore-eos", "--max-tokens", "500")
+    process = start(*words, pass_s=0.02)
+    text = process.stdout.read(3)
+    process.send_signal(signal.SIGINT)
+    rest, stderr = process.communicate(timeout=30)
+    assert len(text) == 3, "text streams before the end"
+    assert rest.endswith("\n")
+    assert len(rest) < 400
+    assert process.returncode == 130
+    assert stderr.splitlines()[-1] == "interrupted"
+    assert "Traceback" not in stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX pipes")
+def test_a_reader_that_leaves_makes_no_traceback(start):
+    words = ("generate", "-m", "table", "hello", "--ignore-eos", "--max-tokens", "500")
+    process = start(*words, pass_s=0.005)
+    process.stdout.read(1)
+    process.stdout.close()
+    process.stdout = None
+    _, stderr = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert "Traceback" not in stderr
+
+
+def test_models(invoke, tmp_path):
+    listed = json.loads(invoke("models", "list", "--json").stdout)
+    entry = next(entry for entry in listed if entry["name"] == "smollm2")
+    assert entry["path"] is None
+    assert "smollm2" in invoke("models", "list").stdout
+    missing = invoke("models", "path", "smollm2")
+    assert missing.exit_code == 1
+    assert missing.stdout == ""
+    assert "draftproof models pull smollm2" in missing.stderr
+    place = next(iter(missing.stderr.split("expected ")[1].split("; hint")))
+    assert str(tmp_path) in place
+    unknown = invoke("models", "path", "smolm2")
+    assert unknown.exit_code == 2
+    assert "'smollm2'" in unknown.stderr
+
+
+def test_demo_shows_text_and_numbers(invoke):
+    result = invoke("demo", "--repeats", "2")
+    assert result.exit_code == 0, result.stderr
+    for part in ("copying", "free text", "[accepted]", "ratio", "mean acceptance length", "equal"):
+        assert part in result.stdout
+    assert "pair 2 of 2" in result.stderr
+    document = json.loads(invoke("demo", "--repeats", "1", "--json").stdout)
+    assert [sample["name"] for sample in document["samples"]] == ["copying", "free text"]
+    for sample in document["samples"]:
+        assert sample["compare"]["outputs"]["equal"] is True
+        assert sample["result"]["stats"]["num_drafts"] > 0
+
+
+def test_spread_leaves_out_what_is_undefined():
+    nan = float("nan")
+    found = spread([3.0, nan, 1.0, 2.0])
+    assert (found.median, found.low, found.high) == (2.0, 1.0, 3.0)
+    assert spread([nan]).median != spread([nan]).median

@@ -1,0 +1,205 @@
+"""A decoder on the CPU through OpenVINO, behind ``core.protocols.ModelBackend``.
+
+The runtime runs one flat batch at a time and remembers nothing. Which page holds which
+token is our own bookkeeping, so a rollback is a smaller number in the next pass, and a
+fork is a second list of the same pages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from draftproof.backends.openvino.runner import GraphRunner, PassTables
+from draftproof.cache import CacheUsage, PagedCache
+from draftproof.core.types import FlatBatch, ModelInfo
+from draftproof.errors import CapacityError, ConfigError, ContextOverflowError, InvariantError
+
+__all__ = ["OpenVINOBackend"]
+
+
+class OpenVINOBackend:
+    """A model on the OpenVINO CPU runtime with paged keys and values.
+
+    Parameters
+    ----------
+    runner : GraphRunner
+        The compiled graph and its pages.
+    name : str
+        Name shown to people.
+    precision : str
+        How the weights are kept.
+    context_length : int
+        Largest number of tokens of one sequence; cut to what the pages hold.
+    prefix_caching : bool
+        Whether committed pages are found again by later sequences.
+    """
+
+    def __init__(
+        self,
+        runner: GraphRunner,
+        *,
+        name: str,
+        precision: str,
+        context_length: int,
+        prefix_caching: bool = True,
+    ) -> None:
+        if context_length < 1:
+            raise ConfigError(f"context_length is {context_length}, expected at least 1")
+        self._runner = runner
+        self._cache = PagedCache(
+            runner.num_pages, runner.page_size, runner.bytes_per_page, prefix_caching
+        )
+        self._info = ModelInfo(
+            name=name,
+            runtime="openvino",
+            vocab_size=runner.vocab_size,
+            context_length=min(context_length, runner.num_pages * runner.page_size),
+            rewindable=True,
+            precision=precision,
+            kv_bytes_per_token=runner.bytes_per_page // runner.page_size,
+            page_size=runner.page_size if prefix_caching else 0,
+        )
+
+    @property
+    def info(self) -> ModelInfo:
+        """Facts of the model."""
+        return self._info
+
+    @property
+    def usage(self) -> CacheUsage:
+        """Where the pages are now."""
+        return self._cache.usage()
+
+    def open(self, token_ids: Sequence[int] = ()) -> int:
+        """Start a sequence, with the longest cached prefix of its tokens.
+
+        Parameters
+        ----------
+        token_ids : sequence of int
+            Tokens that will follow.
+
+        Returns
+        -------
+        int
+            The handle, never reused.
+        """
+        return self._cache.open(token_ids)
+
+    def fork(self, sequence_id: int) -> int:
+        """Start a sequence that shares all cached tokens of another."""
+        return self._cache.fork(sequence_id)
+
+    def length(self, sequence_id: int) -> int:
+        """Return the number of cached tokens of a sequence."""
+        return self._cache.length(sequence_id)
+
+    def reserve(self, sequence_id: int, num_tokens: int) -> bool:
+        """Make room for more tokens; False when there is none."""
+        return self._cache.reserve(sequence_id, num_tokens)
+
+    def truncate(self, sequence_id: int, length: int) -> None:
+        """Drop the cached tokens from position ``length`` on."""
+        self._cache.truncate(sequence_id, length)
+
+    def commit(self, sequence_id: int) -> None:
+        """Declare all cached tokens of a sequence final."""
+        self._cache.commit(sequence_id)
+
+    def close(self, sequence_id: int) -> None:
+        """Free everything the sequence holds alone."""
+        self._cache.close(sequence_id)
+
+    def forward(self, batch: FlatBatch) -> NDArray[np.float32]:
+        """Append the batch to its sequences and score the wanted positions.
+
+        Parameters
+        ----------
+        batch : FlatBatch
+            Chain rows, each starting at the cached length of its sequence.
+
+        Returns
+        -------
+        ndarray of float32, shape (M, V)
+            Raw logits. A read-only view that is valid until the next call.
+
+        Raises
+        ------
+        ContextOverflowError
+            If a token would land past the context length; nothing is appended.
+        CapacityError
+            If there is no room; nothing is appended.
+        InvariantError
+            If a row does not start at the cached length of its sequence, is a tree, or
+            holds a token that the model does not know; nothing is appended.
+        BackendError
+            If the runtime fails; nothing is appended.
+        """
+        past_lens = self._cache.lengths(batch.sequence_ids)
+        counts = np.diff(batch.row_begins)
+        context = past_lens + counts
+        if not len(counts):
+            return np.empty((0, self._info.vocab_size), dtype=np.float32)
+        self._check(batch, past_lens, counts)
+        longest = int(context.max())
+        if longest > self._info.context_length:
+            msg = f"{longest} tokens in one sequence, expected at most {self._info.context_length}"
+            raise ContextOverflowError(msg)
+        self._append(batch, counts)
+        try:
+            copies = self._cache.drain_copies()
+            if copies:
+                self._runner.copy_pages(copies)
+            indices, begins = self._cache.block_table(batch.sequence_ids)
+            return self._runner.run(
+                PassTables(
+                    token_ids=batch.token_ids,
+                    positions=batch.positions,
+                    past_lens=past_lens,
+                    row_begins=batch.row_begins,
+                    block_indices=indices,
+                    block_begins=begins,
+                    max_context_len=longest,
+                    logits_rows=batch.logits_rows,
+                )
+            )
+        except BaseException:
+            for sequence_id, length in zip(batch.sequence_ids, past_lens.tolist(), strict=True):
+                self._cache.truncate(sequence_id, length)
+            raise
+
+    def _append(self, batch: FlatBatch, counts: NDArray[np.int32]) -> None:
+        """Move all lengths forward, or none."""
+        for sequence_id, count in zip(batch.sequence_ids, counts.tolist(), strict=True):
+            if not self._cache.reserve(sequence_id, count):
+                usage = self._cache.usage()
+                msg = (
+                    f"sequence {sequence_id} needs room for {count} tokens, "
+                    f"{usage.held_pages} of {usage.total_pages} pages are held"
+                )
+                raise CapacityError(msg)
+        begins = batch.row_begins.tolist()
+        for row, sequence_id in enumerate(batch.sequence_ids):
+            self._cache.append(sequence_id, batch.token_ids[begins[row] : begins[row + 1]])
+
+    def _check(
+        self, batch: FlatBatch, past_lens: NDArray[np.int32], counts: NDArray[np.int32]
+    ) -> None:
+        """Refuse a batch that would write to the wrong place or read past a table."""
+        if batch.parents is not None:
+            raise InvariantError("a tree was passed; this backend scores chains only")
+        expected = np.arange(len(batch), dtype=np.int32)
+        expected += np.repeat(past_lens - batch.row_begins[:-1], counts)
+        if not np.array_equal(batch.positions, expected):
+            wrong = int(np.argmax(batch.positions != expected))
+            msg = f"token {wrong} has position {batch.positions[wrong]}, expected {expected[wrong]}"
+            raise InvariantError(msg)
+        lowest, highest = int(batch.token_ids.min()), int(batch.token_ids.max())
+        if lowest < 0 or highest >= self._info.vocab_size:
+            wrong = lowest if lowest < 0 else highest
+            raise InvariantError(f"token id {wrong}, expected 0 to {self._info.vocab_size - 1}")
+        rows = batch.logits_rows
+        if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(batch):
+            raise InvariantError(f"logits of rows {rows.tolist()} of {len(batch)} tokens wanted")

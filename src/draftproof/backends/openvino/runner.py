@@ -1,0 +1,232 @@
+"""One compiled graph, its pages of keys and values, and one pass over a flat batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import numpy as np
+import openvino as ov
+from numpy.typing import NDArray
+
+from draftproof.backends.openvino.paging import make_paged
+from draftproof.cache import PageCopy
+from draftproof.errors import BackendError, ConfigError, ModelFileError
+
+__all__ = ["IR_FILE", "GraphRunner", "KvPrecision", "PassTables", "compile_paged"]
+
+#: How keys and values are kept.
+KvPrecision = Literal["f32", "f16"]
+
+#: Name of the graph inside a model folder, as optimum writes it.
+IR_FILE: Final = "openvino_model.xml"
+
+_ALIGNMENT: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class PassTables:
+    """What one pass reads besides the pages. All arrays are int32.
+
+    Parameters
+    ----------
+    token_ids : ndarray, shape (N,)
+        Token ids.
+    positions : ndarray, shape (N,)
+        Absolute positions.
+    past_lens : ndarray, shape (B,)
+        Cached tokens of each row before the pass.
+    row_begins : ndarray, shape (B + 1,)
+        Row ``b`` holds the tokens ``row_begins[b]:row_begins[b + 1]``.
+    block_indices : ndarray, shape (P,)
+        Pages of all rows, one row after another.
+    block_begins : ndarray, shape (B + 1,)
+        Row ``b`` holds the pages ``block_begins[b]:block_begins[b + 1]``.
+    max_context_len : int
+        Longest row after the pass, in tokens.
+    logits_rows : ndarray, shape (M,)
+        Flat indices of the tokens to score.
+    """
+
+    token_ids: NDArray[np.int32]
+    positions: NDArray[np.int32]
+    past_lens: NDArray[np.int32]
+    row_begins: NDArray[np.int32]
+    block_indices: NDArray[np.int32]
+    block_begins: NDArray[np.int32]
+    max_context_len: int
+    logits_rows: NDArray[np.int32]
+
+
+def compile_paged(folder: Path, kv_precision: KvPrecision, threads: int | None) -> Any:
+    """Read the graph of a folder, make it paged and compile it for the CPU.
+
+    Parameters
+    ----------
+    folder : Path
+        Holds ``openvino_model.xml`` and its ``.bin``.
+    kv_precision : {"f32", "f16"}
+        How keys and values are kept.
+    threads : int or None
+        Threads of the runtime; None lets it use every physical core.
+
+    Returns
+    -------
+    openvino.CompiledModel
+        The compiled graph.
+
+    Raises
+    ------
+    ModelFileError
+        If the graph cannot be read, paged or compiled.
+    """
+    core = ov.Core()
+    options: dict[str, Any] = {
+        "INFERENCE_PRECISION_HINT": "f32",
+        "KV_CACHE_PRECISION": kv_precision,
+        # Activations quantised on the fly would make a row depend on its neighbours.
+        "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0",
+        "PERFORMANCE_HINT": "LATENCY",
+        "NUM_STREAMS": "1",
+    }
+    if threads is not None:
+        options["INFERENCE_NUM_THREADS"] = str(threads)
+    path = folder / IR_FILE
+    try:
+        model = core.read_model(path)
+    except RuntimeError as error:
+        raise ModelFileError(f"{path}: cannot be read as an OpenVINO graph") from error
+    make_paged(model)
+    try:
+        return core.compile_model(model, "CPU", options)
+    except RuntimeError as error:
+        raise ModelFileError(
+            f"{path}: cannot be compiled: {str(error).splitlines()[-1]}"
+        ) from error
+
+
+class GraphRunner:
+    """Runs passes. Knows pages and positions, nothing of sequences.
+
+    Parameters
+    ----------
+    compiled : openvino.CompiledModel
+        A paged graph.
+    kv_cache_bytes : int
+        Room for keys and values. Memory is touched page by page as it is used.
+
+    Raises
+    ------
+    ConfigError
+        If the room is smaller than one page.
+    """
+
+    def __init__(self, compiled: Any, kv_cache_bytes: int) -> None:
+        self._request = compiled.create_infer_request()
+        ports = {str(port.get_any_name()): port for port in compiled.inputs}
+        self._ids_type = _numpy_type(ports["input_ids"])
+        self._positions_type = _numpy_type(ports["position_ids"])
+        pages = {name: port for name, port in ports.items() if "_cache." in name}
+        shapes = {name: _page_shape(name, port) for name, port in pages.items()}
+        self.page_size = next(iter(shapes.values()))[1]
+        bytes_of = {
+            name: int(np.prod(shapes[name])) * _numpy_type(port).itemsize
+            for name, port in pages.items()
+        }
+        self.bytes_per_page = sum(bytes_of.values())
+        self.num_pages = kv_cache_bytes // self.bytes_per_page
+        if self.num_pages < 1:
+            raise ConfigError(
+                f"kv_cache_bytes is {kv_cache_bytes}, expected at least one page of "
+                f"{self.bytes_per_page} bytes"
+            )
+        self.vocab_size = int(compiled.outputs[0].get_partial_shape()[1].get_length())
+        self._pages = []
+        for name, port in pages.items():
+            array = _lazy_zeros((self.num_pages, *shapes[name]), _numpy_type(port))
+            self._request.set_tensor(name, ov.Tensor(array, shared_memory=True))
+            self._pages.append(array)
+        self._logits = np.empty((0, self.vocab_size), dtype=np.float32)
+
+    def copy_pages(self, copies: list[PageCopy]) -> None:
+        """Copy pages in every layer, in the given order.
+
+        Parameters
+        ----------
+        copies : list of PageCopy
+            Whole pages are copied: where a slot lies in a page is the runtime's affair,
+            and the slots past ``num_slots`` are written before they are read.
+        """
+        for copy in copies:
+            for array in self._pages:
+                array[copy.dst_page] = array[copy.src_page]
+
+    def run(self, tables: PassTables) -> NDArray[np.float32]:
+        """Write keys and values of the tokens and score the wanted ones.
+
+        Parameters
+        ----------
+        tables : PassTables
+            The batch.
+
+        Returns
+        -------
+        ndarray of float32, shape (M, V)
+            A view that the next call overwrites.
+
+        Raises
+        ------
+        BackendError
+            If the runtime fails; the slots of the new tokens are then undefined.
+        """
+        count = len(tables.logits_rows)
+        if count > len(self._logits):
+            self._logits = np.empty((count, self.vocab_size), dtype=np.float32)
+        # The runtime has no passes without output; one row is scored and dropped.
+        rows = tables.logits_rows if count else np.zeros(1, dtype=np.int32)
+        inputs = {
+            "input_ids": tables.token_ids.astype(self._ids_type),
+            "position_ids": tables.positions.astype(self._positions_type),
+            "past_lens": tables.past_lens,
+            "subsequence_begins": tables.row_begins,
+            "block_indices": tables.block_indices,
+            "block_indices_begins": tables.block_begins,
+            "max_context_len": np.array(tables.max_context_len, dtype=np.int32),
+            "rows": rows,
+        }
+        try:
+            for name, array in inputs.items():
+                self._request.set_tensor(name, ov.Tensor(array, shared_memory=True))
+            self._request.infer()
+        except RuntimeError as error:
+            raise BackendError(f"the runtime failed: {str(error).splitlines()[-1]}") from error
+        logits: NDArray[np.float32] = self._request.get_output_tensor(0).data[:count]
+        return logits
+
+
+def _numpy_type(port: Any) -> np.dtype[Any]:
+    """Return the element type of an input."""
+    kind: np.dtype[Any] = np.dtype(port.get_element_type().to_dtype())
+    return kind
+
+
+def _page_shape(name: str, port: Any) -> tuple[int, ...]:
+    """Return (heads, slots, width) of one page."""
+    shape = port.get_partial_shape()
+    if len(shape) != 4 or any(shape[i].is_dynamic for i in (1, 2, 3)):
+        raise ModelFileError(
+            f"the pages {name} have the shape {shape}, expected three fixed extents"
+        )
+    return tuple(int(shape[i].get_length()) for i in (1, 2, 3))
+
+
+def _lazy_zeros(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return aligned zeros whose memory is not touched yet.
+
+    Zeros matter: a masked slot is multiplied by weight 0, which NaN would survive.
+    """
+    count = int(np.prod(shape))
+    raw = np.zeros(count * dtype.itemsize + _ALIGNMENT, dtype=np.uint8)
+    skip = -raw.ctypes.data % _ALIGNMENT
+    return raw[skip : skip + count * dtype.itemsize].view(dtype).reshape(shape)

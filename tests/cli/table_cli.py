@@ -12,6 +12,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from draftproof.backends.table import FunctionTable, TableBackend, seeded_probs
 from draftproof.cli import CliContext, main
 from draftproof.engine import Engine, EngineCore, SchedulerConfig
@@ -56,11 +58,31 @@ class CharacterTokenizer:
 
 
 class UnhurriedBackend(TableBackend):
-    """A table that takes its time."""
+    """A table that takes its time, and whose rounding may depend on the batch."""
+
+    shake = 0.0
 
     def forward(self, batch: Any) -> Any:
         time.sleep(float(os.environ.get("TABLE_CLI_PASS_S", "0")))
-        return super().forward(batch)
+        logits = super().forward(batch)
+        if self.shake and len(batch.logits_rows) > 1:
+            logits = logits.copy()
+            second = np.argsort(logits, axis=1)[:, -2]
+            logits[np.arange(len(logits)), second] += self.shake
+        return logits
+
+
+class TiedTable(FunctionTable):
+    """Every law has two best tokens, a little apart."""
+
+    def __init__(self, gap: float) -> None:
+        super().__init__(VOCAB_SIZE, self._law, span=1)
+        self._gap = gap
+
+    def _law(self, held: tuple[int, ...]) -> Any:
+        law = np.full(VOCAB_SIZE, 1e-3)
+        law[33], law[34] = np.exp(self._gap), 1.0
+        return law / law.sum()
 
 
 def load(
@@ -71,19 +93,24 @@ def load(
     max_rows: int = 32,
     **unused: Any,
 ) -> Engine:
-    if model not in ("table", "smollm2"):
+    # A "shaky-GAP" model prefers its best token by GAP nats, and no longer so where
+    # drafts share the pass: the fault that a comparison of greedy outputs must find.
+    gap = float(model.removeprefix("shaky-")) if model.startswith("shaky-") else 0.0
+    if model not in ("table", "smollm2") and not gap:
         raise ModelFileError(f"{model}: no such model file; expected table")
     config = dict(speculative_config or {})
     unused["progress"]("loading the table")
     if config.get("method") not in (None, "ngram"):
         raise ConfigError(f"method is {config['method']!r}; expected 'ngram'")
     drafting = config.get("method") == "ngram"
+    backend = UnhurriedBackend(
+        TiedTable(gap) if gap else FunctionTable(VOCAB_SIZE, next_law, span=1),
+        context_length=context_length or 1024,
+        nan_after=[DEADLY],
+    )
+    backend.shake = 2 * gap
     core = EngineCore(
-        UnhurriedBackend(
-            FunctionTable(VOCAB_SIZE, next_law, span=1),
-            context_length=context_length or 1024,
-            nan_after=[DEADLY],
-        ),
+        backend,
         tokenizer=CharacterTokenizer(),
         proposers=[NgramProposer(min_n=2, max_n=5)] if drafting else [],
         kappa=config.get("num_speculative_tokens", 5) if drafting else 0,

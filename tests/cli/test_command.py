@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from typer.main import get_command
 
 from draftproof import __version__
+from draftproof.cli import app
+from draftproof.cli.batch_input import LINE_OPTIONS
 from draftproof.cli.compare import spread
 
 
@@ -29,6 +34,19 @@ def test_help_of_every_verb(invoke):
         result = invoke(*words, "--help")
         assert result.exit_code == 0
         assert "Usage: " in result.stdout
+
+
+def test_the_reference_names_every_option():
+    text = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
+    verbs = get_command(app).commands
+    for command in (verbs["generate"], verbs["demo"], *verbs["models"].commands.values()):
+        for parameter in command.params:
+            if parameter.param_type_name != "option":
+                continue
+            for name in (*parameter.opts, *parameter.secondary_opts):
+                assert re.search(rf"(?<![\w-]){name}(?![\w-])", text), name
+    for key in LINE_OPTIONS:
+        assert f"`{key}`" in text
 
 
 def test_start_is_light():

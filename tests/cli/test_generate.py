@@ -7,6 +7,8 @@ import re
 
 import pytest
 
+from draftproof.cli.sources import printable
+
 NGRAM = '{"method": "ngram", "num_speculative_tokens": 4}'
 BASE = ("generate", "-m", "table", "--max-tokens", "24", "--ignore-eos")
 
@@ -192,6 +194,28 @@ def test_compare_takes_another_seed_for_each_pair_when_sampling(invoke):
     assert result["seed"] == 5
     assert result["compare"]["outputs"] is None
     assert len({run["num_passes"] for run in result["compare"]["speculative"]}) > 1
+
+
+@pytest.mark.parametrize(("gap", "code"), [(0.001, 0), (0.5, 1)])
+def test_compare_tells_rounding_from_a_wrong_law(invoke, gap, code):
+    words = ("generate", "-m", f"shaky-{gap}", "--ignore-eos", "--max-tokens", "12", "abab")
+    words += ("--compare", "--repeats", "1", "--speculative-config", NGRAM)
+    result = invoke(*words, "--json")
+    assert result.exit_code == code
+    outputs = json.loads(result.stdout)["compare"]["outputs"]
+    assert outputs["equal"] is False
+    assert (outputs["plain_token"], outputs["speculative_token"]) == (33, 34)
+    assert outputs["gap_nats"] == pytest.approx(gap, abs=1e-5)
+    shown = invoke(*words)
+    assert shown.exit_code == code
+    fork = f"fork at token {outputs['fork_position']}: plain '@', speculative 'A'"
+    assert fork in " ".join(shown.stderr.replace("│", " ").split())
+    last = shown.stderr.splitlines()[-1]
+    assert last.startswith("error: greedy outputs differ: fork") == (code == 1)
+
+
+def test_a_model_does_not_command_the_terminal():
+    assert printable("a\x1b[2Jb\x07\r\n\tc\x9b") == "a\ufffd[2Jb\ufffd\n\tc\ufffd"
 
 
 def test_a_failing_request_is_one_line(invoke):

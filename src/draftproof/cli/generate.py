@@ -33,7 +33,14 @@ class _Task:
     options: Mapping[str, Any]
     context: CliContext
     notes: Notes
-    model: str
+    show_sources: bool | None
+    has_drafter: bool
+
+    def shows_sources(self, is_terminal: bool) -> bool:
+        """Whether tokens are marked; plain decoding has nothing to tell apart."""
+        if self.show_sources is None:
+            return is_terminal and self.has_drafter
+        return self.show_sources
 
 
 def generate(
@@ -133,7 +140,7 @@ def generate(
             **limits,
         )
 
-    task = _Task(load, request, context, notes, model)
+    task = _Task(load, request, context, notes, show_sources, o.has_drafter(config))
     if prompts is not None:
         settings = {"model": model, "speculative_config": config, "system": system} | limits
         _generate_many(task, prompts, output, settings, is_chat, window=2 * max_rows)
@@ -141,9 +148,9 @@ def generate(
     text = read_prompt(prompt)
     what: Prompt = as_chat(text, system) if is_chat else text
     if compare:
-        _compare(task, what, repeats=repeats, as_json=as_json, show_sources=show_sources)
+        _compare(task, what, repeats=repeats, as_json=as_json)
     else:
-        _generate_one(task, what, as_json=as_json, show_sources=show_sources)
+        _generate_one(task, what, as_json=as_json)
 
 
 def _check_combination(
@@ -187,7 +194,7 @@ def _check_combination(
         raise ConfigError(f"--output {output} is the input; expected another file")
 
 
-def _generate_one(task: _Task, prompt: Prompt, *, as_json: bool, show_sources: bool | None) -> None:
+def _generate_one(task: _Task, prompt: Prompt, *, as_json: bool) -> None:
     from draftproof.cli.documents import json_line, run_document
     from draftproof.cli.run import run_request
     from draftproof.cli.sources import SourcePainter, printable
@@ -200,7 +207,7 @@ def _generate_one(task: _Task, prompt: Prompt, *, as_json: bool, show_sources: b
             write_data(json_line({"model": engine.core.target.info.name} | run_document(run)))
         else:
             console = task.context.stdout_console()
-            wanted = console.is_terminal if show_sources is None else show_sources
+            wanted = task.shows_sources(console.is_terminal)
             painter = SourcePainter(console)
             if wanted:
                 task.notes.legend(painter.legend())
@@ -224,9 +231,7 @@ def _generate_one(task: _Task, prompt: Prompt, *, as_json: bool, show_sources: b
         engine.close()
 
 
-def _compare(
-    task: _Task, prompt: Prompt, *, repeats: int, as_json: bool, show_sources: bool | None
-) -> None:
+def _compare(task: _Task, prompt: Prompt, *, repeats: int, as_json: bool) -> None:
     from draftproof.cli.compare import compare
     from draftproof.cli.documents import comparison_document, json_line, run_document
     from draftproof.cli.sources import SourcePainter, printable
@@ -252,7 +257,7 @@ def _compare(
         else:
             console = task.context.stdout_console()
             painter = SourcePainter(console)
-            if console.is_terminal if show_sources is None else show_sources:
+            if task.shows_sources(console.is_terminal):
                 task.notes.legend(painter.legend())
                 write_data(painter.paint(first.result.tokens) + "\n")
             else:

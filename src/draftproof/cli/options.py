@@ -155,7 +155,7 @@ ShowSources = Annotated[
     _option(
         OUTPUT,
         "--show-sources/--no-show-sources",
-        help="Tell accepted, recovered and bonus tokens apart; on by default on a terminal.",
+        help="Tell accepted, recovered and bonus tokens apart; the default on a terminal.",
     ),
 ]
 Compare = Annotated[

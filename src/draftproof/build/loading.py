@@ -11,9 +11,14 @@ from draftproof.build.speculative import SpeculativeConfig
 from draftproof.core.protocols import ModelBackend, Proposer
 from draftproof.engine import Engine, EngineCore, SchedulerConfig
 from draftproof.errors import ConfigError
-from draftproof.models import ModelSource, resolve
+from draftproof.models import ModelSource, read_gguf, resolve
 from draftproof.proposers import DraftModelProposer, NgramProposer
-from draftproof.text import Tokenizer, check_same_vocabulary
+from draftproof.text import (
+    TextTokenizer,
+    check_same_vocabulary,
+    tokenizer_from_folder,
+    tokenizer_from_gguf,
+)
 
 __all__ = ["PRECISIONS", "load", "load_model"]
 
@@ -126,7 +131,7 @@ def load_model(
     threads: int | None = None,
     cache_dir: Path | None = None,
     progress: Progress | None = None,
-) -> tuple[ModelBackend, Tokenizer]:
+) -> tuple[ModelBackend, TextTokenizer]:
     """Load one model and its tokenizer.
 
     Parameters
@@ -146,7 +151,7 @@ def load_model(
     -------
     backend : ModelBackend
         The model.
-    tokenizer : Tokenizer
+    tokenizer : TextTokenizer
         Its tokenizer.
 
     Raises
@@ -168,7 +173,7 @@ def load_model(
         context_length=context_length,
         threads=threads,
     )
-    return backend, Tokenizer.from_source(source)
+    return backend, _tokenizer(source)
 
 
 def _prepared(source: ModelSource, precision: str, cache_dir: Path | None, say: Progress) -> Path:
@@ -176,6 +181,12 @@ def _prepared(source: ModelSource, precision: str, cache_dir: Path | None, say: 
     if source.kind == "openvino-ir":
         return source.path
     return prepare(source.path, precision, cache_dir=cache_dir, progress=say)
+
+
+def _tokenizer(source: ModelSource) -> TextTokenizer:
+    if source.kind == "openvino-ir":
+        return tokenizer_from_folder(source.path)
+    return tokenizer_from_gguf(read_gguf(source.path))
 
 
 def _draft_model(draft: ModelBackend, config: SpeculativeConfig, vocab_size: int) -> Proposer:
@@ -186,5 +197,5 @@ def _draft_model(draft: ModelBackend, config: SpeculativeConfig, vocab_size: int
         draft,
         target_vocab_size=vocab_size,
         temperature=temperature,
-        min_confidence=config.min_confidence,
+        min_confidence=config.min_confidence or 0.0,
     )

@@ -14,7 +14,7 @@ from itertools import count
 
 from draftproof.core.protocols import ModelBackend, Proposer, Tokenizer
 from draftproof.core.rng import CoinSource, fresh_seed
-from draftproof.core.stats import SpecStats
+from draftproof.core.stats import SpecDecodeStats
 from draftproof.engine.exactness import exactness_label
 from draftproof.engine.request import GenerateRequest, GenerateResult, StepOutput
 from draftproof.engine.scheduler import Scheduler, SchedulerConfig
@@ -75,7 +75,7 @@ class EngineCore:
         self.proposers = {proposer.name: proposer for proposer in proposers}
         self.default_proposer = proposers[0].name if proposers else "none"
         self.clock = Clock()
-        self.stats = SpecStats()
+        self.stats = SpecDecodeStats()
         if eos_token_ids is None:
             eos_token_ids = tokenizer.eos_token_ids if tokenizer is not None else frozenset()
         self.eos_token_ids = eos_token_ids

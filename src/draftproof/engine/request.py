@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from draftproof.core.policy import SamplingParams
-from draftproof.core.stats import SpecStats
+from draftproof.core.stats import SpecDecodeStats
 from draftproof.core.types import StepRecord, TokenSource
 from draftproof.errors import ConfigError, PromptError
 
@@ -193,7 +193,7 @@ class GenerateResult:
         Why it failed.
     records : list of StepRecord
         One per round.
-    stats : SpecStats
+    stats : SpecDecodeStats
         Counters folded from the records.
     notes : list of str
         What a user should know, such as a drafter that never drafted.
@@ -210,7 +210,7 @@ class GenerateResult:
     stop_reason: int | str | None = None
     error: Exception | None = None
     records: list[StepRecord] = field(default_factory=list)
-    stats: SpecStats = field(default_factory=SpecStats)
+    stats: SpecDecodeStats = field(default_factory=SpecDecodeStats)
     notes: list[str] = field(default_factory=list)
 
     @property

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from draftproof.core.policy import History
 from draftproof.core.rng import CoinSource
-from draftproof.core.stats import SpecStats
+from draftproof.core.stats import SpecDecodeStats
 from draftproof.engine.request import GenerateRequest
 from draftproof.engine.stopping import Stopper
 
@@ -61,7 +61,7 @@ class Session:
         self.tokens: list[int] = list(request.prompt_ids)
         self.history = History(request.prompt_ids)
         self.coins = coins
-        self.stats = SpecStats()
+        self.stats = SpecDecodeStats()
         self.notes: list[str] = []
         self.sequence_id: int | None = None
         self.prefix_keys: tuple[int, ...] = ()

@@ -38,6 +38,9 @@ class StopDecision:
 class Stopper:
     """The stop rules of one request.
 
+    Before ``min_tokens`` nothing ends the request but its length, and stop strings are
+    looked for only in text that comes later.
+
     Parameters
     ----------
     request : GenerateRequest
@@ -93,12 +96,11 @@ class Stopper:
             self._generated.append(token_id)
         text = self._stream.push(token_id) if self._stream is not None else ""
         may_stop = self._num_generated >= self._min_tokens
-        if self._matcher is not None:
-            # Text is fed before min_tokens too, but a match counts only from then on.
-            match = self._matcher.push(text, may_stop=may_stop)
-            if match.stop is not None:
-                return StopDecision(match.text, "stop", match.stop)
-            text = match.text
+        if self._matcher is not None and may_stop:
+            update = self._matcher.push(text)
+            if update.stop is not None:
+                return StopDecision(update.text, "stop", update.stop)
+            text = update.text
         if may_stop and token_id in self._stop_ids:
             return StopDecision(text + self._flush(), "stop", token_id)
         if may_stop and self._criterion is not None and self._criterion(self._generated):
@@ -109,5 +111,10 @@ class Stopper:
 
     def _flush(self) -> str:
         """Return the text that was held back; nothing more can complete it."""
-        tail = self._stream.flush() if self._stream is not None else ""
-        return self._matcher.flush(tail) if self._matcher is not None else tail
+        if self._stream is None:
+            return ""
+        tail = self._stream.flush()
+        if self._matcher is None:
+            return tail
+        # An unfinished character becomes U+FFFD here, which no stop string is asked for.
+        return self._matcher.flush() + tail

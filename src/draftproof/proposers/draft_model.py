@@ -195,6 +195,8 @@ class DraftModelProposer:
         Long texts are cut at multiples of the pass size, counted from position 0, so
         that the shape of a row's passes does not depend on its neighbours.
         """
+        if len(row.pending) <= self._max_tokens:
+            return row.pending[:]
         return row.pending[: self._max_tokens - len(row.sequence.cached) % self._max_tokens]
 
     def _is_behind(self, row: _Drafting) -> bool:

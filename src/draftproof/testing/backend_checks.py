@@ -13,13 +13,9 @@ import numpy as np
 from draftproof.core.types import FlatBatch
 from draftproof.errors import InvariantError, RollbackError
 from draftproof.testing.bench import BackendBench, Feed, Logits
-from draftproof.testing.report import ConformanceError
+from draftproof.testing.report import ConformanceError, Skipped
 
-__all__ = ["SCORING_CHECKS", "Check", "Skipped"]
-
-
-class Skipped(Exception):  # noqa: N818  no error
-    """A check does not apply to this backend; the message says why."""
+__all__ = ["SCORING_CHECKS", "Check"]
 
 
 Check = Callable[[BackendBench], None]

@@ -13,15 +13,25 @@ when they are given one that cannot be judged.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 
-from draftproof.core.protocols import ModelBackend
-from draftproof.testing.backend_checks import SCORING_CHECKS, Check, Skipped
+from draftproof.core.policy import SamplingParams
+from draftproof.core.protocols import ModelBackend, Proposer
+from draftproof.testing.backend_checks import SCORING_CHECKS, Check
 from draftproof.testing.bench import BackendBench
-from draftproof.testing.report import CheckResult, ConformanceReport
+from draftproof.testing.proposer_checks import PROPOSER_CHECKS, ProposerBench, ProposerCheck
+from draftproof.testing.report import CheckResult, ConformanceReport, Skipped
 from draftproof.testing.sharing_checks import SHARING_CHECKS
 
-__all__ = ["BACKEND_CHECKS", "check_backend"]
+__all__ = ["BACKEND_CHECKS", "DEFAULT_POLICIES", "check_backend", "check_proposer"]
+
+#: Policies a drafter is tried under: sampling, filters with a penalty, greedy.
+DEFAULT_POLICIES = (
+    SamplingParams(),
+    SamplingParams(temperature=0.8, top_k=5, top_p=0.95, frequency_penalty=0.3),
+    SamplingParams(temperature=0.0),
+)
 
 #: All checks of a backend by name, in order.
 BACKEND_CHECKS: dict[str, Check] = {
@@ -65,19 +75,70 @@ def check_backend(
         if names is None or name in names:
             size = vocab_size or info.vocab_size
             bench = BackendBench(make_backend, size, tolerance, seed)
-            results.append(_run(name, check, bench))
+            results.append(_result(name, partial(check, bench), partial(_difference, bench)))
     return ConformanceReport(f"{info.runtime} backend {info.name}", tuple(results))
 
 
-def _run(name: str, check: Check, bench: BackendBench) -> CheckResult:
+def check_proposer(
+    make_proposer: Callable[[], Proposer],
+    *,
+    vocab_size: int,
+    num_draws: int = 2000,
+    tolerance: float = 1e-3,
+    seed: int = 0,
+    policies: Sequence[SamplingParams] | None = None,
+    names: Collection[str] | None = None,
+) -> ConformanceReport:
+    """Check every promise of ``Proposer``.
+
+    Parameters
+    ----------
+    make_proposer : callable
+        Returns a drafter that has seen nothing yet. It is called often.
+    vocab_size : int
+        Size of the target's logits row, at least 2.
+    num_draws : int, default 2000
+        How many sampled drafts are replayed through their recorded laws.
+    tolerance : float, default 1e-3
+        Largest difference of two probabilities that should be equal.
+    seed : int, default 0
+        Seed of test tokens and coins.
+    policies : sequence of SamplingParams, optional
+        Policies to draft under; plain sampling, a filtered one with a penalty and
+        greedy when not given.
+    names : collection of str, optional
+        The checks to run, from ``PROPOSER_CHECKS``; all when not given. A drafter that
+        learns from earlier rounds on purpose leaves out ``rounds_leave_no_trace``.
+
+    Returns
+    -------
+    ConformanceReport
+        One result per check. A check in which nothing was drafted counts as skipped.
+    """
+    chosen = tuple(policies or DEFAULT_POLICIES)
+    results = []
+    for name, check in PROPOSER_CHECKS.items():
+        if names is None or name in names:
+            bench = ProposerBench(make_proposer, vocab_size, num_draws, tolerance, seed, chosen)
+            results.append(_result(name, partial(_with_drafts, check, bench), lambda: 0.0))
+    return ConformanceReport(f"proposer {make_proposer().name}", tuple(results))
+
+
+def _with_drafts(check: ProposerCheck, bench: ProposerBench) -> None:
+    check(bench)
+    if bench.num_drafted == 0:
+        raise Skipped(f"nothing was drafted; notes: {sorted(bench.notes)}")
+
+
+def _difference(bench: BackendBench) -> float:
+    return bench.difference
+
+
+def _result(name: str, check: Callable[[], None], difference: Callable[[], float]) -> CheckResult:
     try:
-        check(bench)
+        check()
     except Skipped as reason:
-        return CheckResult(name, "skipped", str(reason), bench.difference)
-    except Exception as error:  # noqa: BLE001  whatever a backend raises is a finding
-        return CheckResult(name, "failed", _text(error), bench.difference)
-    return CheckResult(name, "passed", "", bench.difference)
-
-
-def _text(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
+        return CheckResult(name, "skipped", str(reason), difference())
+    except Exception as error:  # noqa: BLE001  whatever is raised is a finding
+        return CheckResult(name, "failed", f"{type(error).__name__}: {error}", difference())
+    return CheckResult(name, "passed", "", difference())

@@ -7,11 +7,15 @@ from dataclasses import dataclass
 
 from draftproof.errors import InvariantError
 
-__all__ = ["CheckResult", "ConformanceError", "ConformanceReport"]
+__all__ = ["CheckResult", "ConformanceError", "ConformanceReport", "Skipped"]
 
 
 class ConformanceError(InvariantError):
     """A promise of a contract that was seen broken."""
+
+
+class Skipped(Exception):  # noqa: N818  no error
+    """A check does not apply to this backend; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)

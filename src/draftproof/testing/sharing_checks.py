@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from draftproof.core.protocols import ModelBackend
 from draftproof.errors import CapacityError, ContextOverflowError
-from draftproof.testing.backend_checks import Check, Skipped
+from draftproof.testing.backend_checks import Check
 from draftproof.testing.bench import BackendBench, CountsHeld, Feed
-from draftproof.testing.report import ConformanceError
+from draftproof.testing.report import ConformanceError, Skipped
 
 __all__ = ["SHARING_CHECKS"]
 

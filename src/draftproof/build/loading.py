@@ -11,14 +11,9 @@ from draftproof.build.speculative import SpeculativeConfig
 from draftproof.core.protocols import ModelBackend, Proposer
 from draftproof.engine import Engine, EngineCore, SchedulerConfig
 from draftproof.errors import ConfigError
-from draftproof.models import ModelSource, read_gguf, resolve
+from draftproof.models import ModelSource, resolve
 from draftproof.proposers import DraftModelProposer, NgramProposer
-from draftproof.text import (
-    TextTokenizer,
-    check_same_vocabulary,
-    tokenizer_from_folder,
-    tokenizer_from_gguf,
-)
+from draftproof.text import Tokenizer, check_same_vocabulary
 
 __all__ = ["PRECISIONS", "load", "load_model"]
 
@@ -131,7 +126,7 @@ def load_model(
     threads: int | None = None,
     cache_dir: Path | None = None,
     progress: Progress | None = None,
-) -> tuple[ModelBackend, TextTokenizer]:
+) -> tuple[ModelBackend, Tokenizer]:
     """Load one model and its tokenizer.
 
     Parameters
@@ -151,7 +146,7 @@ def load_model(
     -------
     backend : ModelBackend
         The model.
-    tokenizer : TextTokenizer
+    tokenizer : Tokenizer
         Its tokenizer.
 
     Raises
@@ -173,7 +168,7 @@ def load_model(
         context_length=context_length,
         threads=threads,
     )
-    return backend, _tokenizer(source)
+    return backend, Tokenizer.from_source(source)
 
 
 def _prepared(source: ModelSource, precision: str, cache_dir: Path | None, say: Progress) -> Path:
@@ -181,12 +176,6 @@ def _prepared(source: ModelSource, precision: str, cache_dir: Path | None, say: 
     if source.kind == "openvino-ir":
         return source.path
     return prepare(source.path, precision, cache_dir=cache_dir, progress=say)
-
-
-def _tokenizer(source: ModelSource) -> TextTokenizer:
-    if source.kind == "openvino-ir":
-        return tokenizer_from_folder(source.path)
-    return tokenizer_from_gguf(read_gguf(source.path))
 
 
 def _draft_model(draft: ModelBackend, config: SpeculativeConfig, vocab_size: int) -> Proposer:

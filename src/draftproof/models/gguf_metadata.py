@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType, LlamaFileType
@@ -27,8 +27,6 @@ _MAGIC: Final = b"GGUF"
 _VERSIONS: Final = (2, 3)
 _STRING: Final = 8
 _ARRAY: Final = 9
-_BOOL: Final = 7
-_DEFAULT_ALIGNMENT: Final = 32
 _MAX_DIMS: Final = 8
 #: Type code to (struct format, numpy dtype) of the fixed-size types.
 _SCALARS: Final[Mapping[int, tuple[str, str]]] = MappingProxyType(
@@ -124,13 +122,13 @@ class GgufFile:
         value = self.metadata.get(key)
         if value is None:
             return default
-        is_bool = isinstance(value, bool)
-        if not isinstance(value, kind) or (is_bool and cast("type", kind) is not bool):
-            found = type(value).__name__
-            raise ModelFileError(
-                f"{self.path}: metadata key {key} is of type {found}, expected {kind.__name__}"
-            )
-        return value
+        # A bool is an int to Python, but not to a model file.
+        if isinstance(value, kind) and isinstance(value, bool) == (kind is bool):
+            return value
+        found = type(value).__name__
+        raise ModelFileError(
+            f"{self.path}: metadata key {key} is of type {found}, expected {kind.__name__}"
+        )
 
     def require(self, key: str, kind: type[_T]) -> _T:
         """Return a value of a known type that the file must have.
@@ -240,8 +238,8 @@ def read_gguf(path: str | Path) -> GgufFile:
         raise ModelFileError(f"{file}: is a folder, expected a .gguf file") from None
     except OSError as error:
         raise ModelFileError(f"{file}: cannot be read: {error.strerror or error}") from error
-    parts = header.get("split.count", int, 1)
-    if parts is not None and parts > 1:
+    parts = header.get("split.count", int) or 1
+    if parts > 1:
         number = (header.get("split.no", int) or 0) + 1
         raise ModelFileError(
             f"{file}: part {number} of a model split in {parts} files, expected one merged file"
@@ -290,7 +288,7 @@ class _Cursor:
         for index in range(num_tensors):
             self.where = f"tensor {index + 1} of {num_tensors}"
             raw.append(self.tensor())
-        alignment = metadata.get("general.alignment", _DEFAULT_ALIGNMENT)
+        alignment = metadata.get("general.alignment", 32)
         if not isinstance(alignment, int) or alignment <= 0 or alignment & (alignment - 1):
             raise ModelFileError(
                 f"{self.file}: general.alignment is {alignment!r}, expected a power of two"
@@ -322,9 +320,7 @@ class _Cursor:
         try:
             return self.view[start : start + length].decode("utf-8")
         except UnicodeDecodeError:
-            raise ModelFileError(
-                f"{self.file}: {self.where} holds a string that is not UTF-8"
-            ) from None
+            raise ModelFileError(f"{self.file}: {self.where} is not UTF-8") from None
 
     def value(self, code: int) -> Any:
         if code == _STRING:

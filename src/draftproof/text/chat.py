@@ -159,10 +159,12 @@ class ControlGuard:
     control token in the text of users. The rendered text then holds unbroken
     spellings only where the template itself wrote them. Those become control
     tokens; the sentinels are taken out of the rest, which is encoded as plain
-    text. Spellings that begin or end outside the user's text are broken as well.
-    The template works on the guarded text, so filters such as ``trim`` do what
-    they always do. Control tokens of one character cannot be broken and are not
-    parsed.
+    text. Spellings that begin in the user's text and end outside of it, or the
+    reverse, are broken as well. A template may still build a spelling around a
+    whole value, as ``'<|' + role + '|>'`` does on purpose, so whoever accepts
+    roles from users must check them. The template works on the guarded text, so
+    filters such as ``trim`` do what they always do. Control tokens of one
+    character cannot be broken and are not parsed.
     """
 
     __slots__ = ("_find", "_ids", "_longest", "_prefixes", "_starts", "_strip", "_suffixes")

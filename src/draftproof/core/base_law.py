@@ -80,7 +80,7 @@ class Law(ABC):
     def _excess(self, other: Law, scale: float) -> tuple[float, Law | None]:
         """Return the mass of ``(scale * p - q)+`` and that law, None without mass."""
 
-    def residual_with_mass(self, other: Law, scale: float = 1.0) -> tuple[float, Law]:
+    def residual_with_mass(self, other: Law, scale: float = 1) -> tuple[float, Law]:
         """Return the mass and the normalised law of ``(scale * p - q)+``.
 
         Parameters
@@ -108,13 +108,13 @@ class Law(ABC):
             msg = f"residual of laws over {self.vocab_size} and {other.vocab_size} tokens"
             raise InvariantError(msg)
         if not scale > _LEAST_SCALE:
-            return 0.0, self
+            return 0, self
         mass, law = self._excess(other, scale)
-        if law is None or not 0.0 < mass < math.inf:
-            return 0.0, self
+        if law is None or not 0 < mass < math.inf:
+            return 0, self
         return mass, law
 
-    def residual(self, other: Law, scale: float = 1.0) -> Law:
+    def residual(self, other: Law, scale: float = 1) -> Law:
         """Return the normalised positive part of ``scale * p - q``.
 
         Parameters
@@ -131,7 +131,7 @@ class Law(ABC):
         """
         return self.residual_with_mass(other, scale)[1]
 
-    def residual_mass(self, other: Law, scale: float = 1.0) -> float:
+    def residual_mass(self, other: Law, scale: float = 1) -> float:
         """Return the sum of ``(scale * p - q)+``.
 
         Parameters

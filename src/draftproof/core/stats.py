@@ -46,6 +46,8 @@ class SpecDecodeStats:
         Kept tokens by offset in the draft.
     num_drafted_per_pos : list of int
         Drafts that were long enough to hold a token at each offset.
+    num_reached_per_pos : list of int
+        Of those, the ones whose earlier tokens were all kept.
     num_emitted_per_source : dict of str to int
         Committed tokens by their source.
     """
@@ -57,6 +59,7 @@ class SpecDecodeStats:
     num_emitted_tokens: int = 0
     num_accepted_tokens_per_pos: list[int] = field(default_factory=list)
     num_drafted_per_pos: list[int] = field(default_factory=list)
+    num_reached_per_pos: list[int] = field(default_factory=list)
     num_emitted_per_source: dict[TokenSource, int] = field(default_factory=_no_sources)
 
     @classmethod
@@ -82,8 +85,10 @@ class SpecDecodeStats:
         if missing > 0:
             self.num_drafted_per_pos += [0] * missing
             self.num_accepted_tokens_per_pos += [0] * missing
+            self.num_reached_per_pos += [0] * missing
         for i in range(len(record.drafted)):
             self.num_drafted_per_pos[i] += 1
+            self.num_reached_per_pos[i] += i <= record.num_accepted
         for i in range(record.num_accepted):
             self.num_accepted_tokens_per_pos[i] += 1
 
@@ -97,6 +102,7 @@ class SpecDecodeStats:
             self.num_emitted_tokens + other.num_emitted_tokens,
             _added(self.num_accepted_tokens_per_pos, other.num_accepted_tokens_per_pos),
             _added(self.num_drafted_per_pos, other.num_drafted_per_pos),
+            _added(self.num_reached_per_pos, other.num_reached_per_pos),
             {
                 source: count + other.num_emitted_per_source[source]
                 for source, count in self.num_emitted_per_source.items()
@@ -136,17 +142,9 @@ class SpecDecodeStats:
 
     @property
     def conditional_rate_per_pos(self) -> list[float]:
-        """Kept at each offset, given that the offset before it was kept.
-
-        NaN where that never happened. With drafts of unequal length the survival
-        rates of the two offsets are compared, each with its own denominator.
-        """
-        conditional: list[float] = []
-        before = 1.0
-        for rate in self.acceptance_rate_per_pos:
-            conditional.append(_ratio(rate, before))
-            before = rate
-        return conditional
+        """Kept over reached at each offset: the rate given that all before were kept."""
+        pairs = zip(self.num_accepted_tokens_per_pos, self.num_reached_per_pos, strict=True)
+        return [_ratio(accepted, reached) for accepted, reached in pairs]
 
 
 def leading_accepts(mask: Sequence[bool | int]) -> int:

@@ -52,7 +52,7 @@ def verify_block(draft: Draft, law_at: Callable[[int], Law], coins: RoundCoins) 
     see `draftproof.core.rng`.
     """
     # weights[i] is P_i; targets[i] and proposals[i] are the laws after prefix i.
-    weights = [1.0]
+    weights: list[float] = [1]
     targets: list[Law] = []
     proposals: list[Law] = []
     for i, token in enumerate(draft.token_ids):
@@ -61,20 +61,20 @@ def verify_block(draft: Draft, law_at: Callable[[int], Law], coins: RoundCoins) 
         draft_prob = claimed_prob(draft, i, proposal)
         targets.append(target)
         proposals.append(proposal)
-        weight = min(1.0, weights[i] * (target.prob(token) / draft_prob))
-        if not weight > 0.0:
+        weight = min(1, weights[i] * (target.prob(token) / draft_prob))
+        if not weight > 0:
             break
         weights.append(weight)
     last = len(draft)
     for i in range(len(weights) - 1, 0, -1):
         weight = weights[i]
-        if weight < 1.0:
+        if weight < 1:
             coin = coins.accept(i - 1)
             if not coin < weight:
                 continue
             if i < last:
                 mass, residual = targets[i].residual_with_mass(proposals[i], weight)
-                if not coin < mass / (mass + (1.0 - weight)):
+                if not coin < mass / (mass + (1 - weight)):
                     continue
                 return Verdict(i, residual.draw(coins.sample(i)), "recovered")
         if i == last:

@@ -46,13 +46,13 @@ LAWFUL = {
 
 @pytest.mark.parametrize("name", LAWFUL)
 def test_drafters_of_the_package_conform(name):
-    report = check_proposer(LAWFUL[name], vocab_size=VOCAB, num_draws=400, tolerance=0.0)
+    report = check_proposer(LAWFUL[name], vocab_size=VOCAB, num_draws=200, tolerance=0.0)
     report.require()
     skipped = {result.name for result in report if result.status == "skipped"}
     if name == "short context":  # the prompts of 30 tokens are past it
         assert skipped == {"drafts_without_laws_are_deterministic"}
     elif name.startswith("ngram") or name == "greedy drafts":
-        assert skipped == {"laws_are_those_drawn_from"}
+        assert skipped == {"laws_are_those_drawn_from", "laws_hold_at_their_edges"}
     else:
         assert skipped == set()
 
@@ -66,8 +66,7 @@ def test_a_drafter_that_never_drafts_is_not_called_proven():
 def test_recorded_laws_replay_without_one_mismatch():
     # DI-5 (a). One mismatch is proof, so the false-alarm rate is 0. A recorded law at total
     # variation d from the one drawn from disagrees on a share of at least d / 2 of the coins:
-    # d = 0.005 is missed with probability below exp(-12). Smaller ones are excluded by
-    # construction, see test_the_recorded_law_is_the_object_drawn_from.
+    # d = 0.005 is missed with probability below exp(-12). Smaller ones fail at the edges.
     flat = TableBackend(MarkovTable(VOCAB, 1, seed=3), PagedStore(2000, 16))
     check_proposer(
         lambda: DraftModelProposer(flat),
@@ -98,6 +97,16 @@ class ReportsBf16(_Altered):
         weights = [law.dense().astype(np.float32).view(np.uint32) for law in draft.laws]
         laws = tuple(DenseLaw((w & np.uint32(0xFFFF0000)).view(np.float32)) for w in weights)
         return replace(draft, laws=laws)
+
+
+class ReportsNearlyTheLaw(_Altered):
+    """Reports a law at total variation of about 1e-7 from the one drawn from."""
+
+    def altered(self, draft, request):
+        if draft.laws is None:
+            return draft
+        tilt = 1 + 3e-7 * (np.arange(VOCAB) % 2)
+        return replace(draft, laws=tuple(DenseLaw(law.dense() * tilt) for law in draft.laws))
 
 
 class ReportsUnfiltered(DraftModelProposer):
@@ -253,7 +262,8 @@ class RollsEveryRowBack(DraftModelProposer):
 
 
 FAULTS = {
-    ReportsBf16: "laws_are_those_drawn_from",
+    ReportsBf16: "laws_hold_at_their_edges",
+    ReportsNearlyTheLaw: "laws_hold_at_their_edges",
     ReportsUnfiltered: "laws_are_those_drawn_from",
     ArgmaxReportedAsSampled: "laws_are_those_drawn_from",
     SampledReportedAsCertain: "drafts_without_laws_are_deterministic",
@@ -274,7 +284,9 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
 def test_planted_fault_is_caught_by_the_check_that_is_meant_to(fault):
-    report = check_proposer(lambda: model(fault), vocab_size=VOCAB, names=[FAULTS[fault]])
+    report = check_proposer(
+        lambda: model(fault), vocab_size=VOCAB, num_draws=500, names=[FAULTS[fault]]
+    )
     assert [result.name for result in report.failures] == [FAULTS[fault]]
 
 

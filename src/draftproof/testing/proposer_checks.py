@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from draftproof.core.policy import History, SamplingParams
 from draftproof.core.protocols import ProposalRequest, Proposer
-from draftproof.core.rng import CoinSource
+from draftproof.core.rng import CoinSource, RoundCoins
 from draftproof.core.types import Draft
 from draftproof.testing.report import ConformanceError, Skipped
 
 __all__ = ["PROPOSER_CHECKS", "ProposerBench", "ProposerCheck", "Script"]
+
+#: Distance of the coins from a step of a law; far above the rounding of a float64 sum.
+_EDGE = 1e-9
+
+#: Most steps of one law that are tried.
+_NUM_EDGES = 32
 
 
 @dataclass(slots=True)
@@ -194,6 +200,31 @@ def laws_are_those_drawn_from(bench: ProposerBench) -> None:
         raise Skipped("no draft came with laws")
 
 
+def laws_hold_at_their_edges(bench: ProposerBench) -> None:
+    """Draw with coins just below and above the steps of a recorded law.
+
+    Random coins meet a law that is off by 1e-4 once in ten thousand draws. Coins at the
+    edges find a difference of 1e-9 in any step they try, so that a law drawn at one
+    precision and reported at another does not pass (DI-5).
+    """
+    num_tried = 0
+    for policy in range(len(bench.policies)):
+        script, proposer = bench.script(str(policy), 12, policy), bench.make_proposer()
+        draft = bench.propose(proposer, [script.request(1)])[0]
+        if not draft.laws:
+            continue
+        steps = np.cumsum(draft.laws[0].dense())
+        inner = np.unique(steps[(steps > _EDGE) & (steps < 1 - _EDGE)])
+        for step in bench.rng.permutation(inner)[:_NUM_EDGES].tolist():
+            for coin in (step - _EDGE, step + _EDGE):
+                coins = _ChosenCoins(script.coins, len(script.tokens), coin)
+                request = replace(script.request(1), coins=coins)
+                _replay(request, bench.propose(proposer, [request])[0])
+                num_tried += 1
+    if num_tried == 0:
+        raise Skipped("no draft came with a law that has more than one token")
+
+
 def drafts_without_laws_are_deterministic(bench: ProposerBench) -> None:
     """Change the coins only: drafts that come without laws must not change."""
     for policy in range(len(bench.policies)):
@@ -255,6 +286,21 @@ def released_requests_leave_nothing(bench: ProposerBench) -> None:
     proposer.release("never heard of")
 
 
+class _ChosenCoins(RoundCoins):
+    """Coins whose draft coin is one given number."""
+
+    __slots__ = ("_coin",)
+
+    def __init__(self, source: CoinSource, start: int, coin: float) -> None:
+        super().__init__(source, start)
+        self._coin = coin
+
+    def draft(self, i: int) -> float:
+        """Return the chosen coin."""
+        del i
+        return self._coin
+
+
 def _replay(request: ProposalRequest, draft: Draft) -> None:
     for index, (token, law) in enumerate(zip(draft.token_ids, draft.laws or (), strict=False)):
         if request.coupled:
@@ -288,6 +334,7 @@ PROPOSER_CHECKS: dict[str, ProposerCheck] = {
     for check in (
         drafts_fit_their_rows,
         laws_are_those_drawn_from,
+        laws_hold_at_their_edges,
         drafts_without_laws_are_deterministic,
         rounds_leave_no_trace,
         batch_equals_solo,

@@ -35,7 +35,9 @@ def prefill(tokens) -> list[int]:
 class Simulation:
     """Drives a cache, keeps its memory, and checks it against a plain model."""
 
-    def __init__(self, make_cache=PagedCache, num_pages=7, page_size=3, *, integrity=True, **kwargs):
+    def __init__(
+        self, make_cache=PagedCache, num_pages=7, page_size=3, *, integrity=True, **kwargs
+    ):
         self.cache = make_cache(num_pages, page_size, 64, **kwargs)
         self.integrity = integrity
         self.num_pages, self.page_size = num_pages, page_size
@@ -73,7 +75,7 @@ class Simulation:
         restored = self.cache.length(seq)
         table = self.cache.page_table(seq).tolist()
         read = self._memory_now()[table].reshape(-1)[:restored].tolist()
-        assert read == prefill(tokens[:restored]), "published before it was written"
+        assert read == prefill(tokens[:restored]), "restored contents are wrong, or not written yet"
         self.cache.close(seq)
 
     def fork(self, seq: int) -> int:

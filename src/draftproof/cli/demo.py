@@ -50,10 +50,10 @@ class Sample:
 SAMPLES = (
     Sample(
         "copying",
-        "Repeat the following text exactly, but replace the name Anna with the name Maria.\n\n"
-        "Anna lives in a small house by the sea. Every morning Anna walks along the beach with "
-        "her dog and looks for shells. In the afternoon Anna paints the boats in the harbour, "
-        "and in the evening she reads a book by the fire.",
+        "Rewrite this text. Change the name Anna to Maria and keep every other word.\n\n"
+        "Text: Anna lives in a small house by the sea. Every morning she walks along the beach "
+        "with her dog and looks for shells. In the afternoon she paints the boats in the "
+        "harbour, and in the evening she reads a book by the fire.",
         72,
     ),
     Sample("free text", "Explain in a few sentences why the sky is blue.", 72),
@@ -132,9 +132,8 @@ def _write_text(context: CliContext, comparisons: dict[str, Comparison], tokeniz
 
 
 def _shown(sample: Sample, run: Run, painter: SourcePainter) -> str:
-    return (
-        f"── {sample.name} ──\n> {sample.prompt}\n\n{painter.paint(run.result.tokens).strip()}\n\n"
-    )
+    asked = "\n".join(f"> {line}".rstrip() for line in sample.prompt.split("\n"))
+    return f"── {sample.name} ──\n{asked}\n\n{painter.paint(run.result.tokens).strip()}\n\n"
 
 
 def _write_json(comparisons: dict[str, Comparison]) -> None:

@@ -17,6 +17,7 @@ forked, truncated, committed or closed. A pass that failed is undone by ``trunca
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -228,7 +229,7 @@ class PagedCache:
 
     def lengths(self, seqs: Sequence[int]) -> NDArray[np.int32]:
         """Return the numbers of cached tokens, int32 of shape (B,)."""
-        return np.array([self._state(seq).length for seq in seqs], dtype=np.int32)
+        return np.array([state.length for state in self._states(seqs)], dtype=np.int32)
 
     def tokens(self, seq: int) -> NDArray[np.int32]:
         """Return a copy of the cached token ids, int32 of shape (length,)."""
@@ -269,15 +270,11 @@ class PagedCache:
         block_indices_begins : ndarray of int32, shape (B + 1,)
             Row ``b`` is ``block_indices[begins[b]:begins[b + 1]]``.
         """
-        tables = []
-        begins = [0]
-        for seq in seqs:
-            state = self._state(seq)
-            count = self._ledger.pages_for(state.length)
-            tables.append(state.pages[:count])
-            begins.append(begins[-1] + count)
+        states = self._states(seqs)
+        counts = [-(-state.length // self.page_size) for state in states]
+        tables = [state.pages[:count] for state, count in zip(states, counts, strict=True)]
         indices = np.concatenate(tables) if tables else np.zeros(0, dtype=np.int32)
-        return indices, np.array(begins, dtype=np.int32)
+        return indices, np.array([0, *accumulate(counts)], dtype=np.int32)
 
     def drain_copies(self) -> list[PageCopy]:
         """Return the copies to make before the next pass, and forget them.
@@ -360,6 +357,13 @@ class PagedCache:
         if state is None:
             raise InvariantError(f"sequence {seq} is not open")
         return state
+
+    def _states(self, seqs: Sequence[int]) -> list[SequenceState]:
+        # For whole batches: once per pass, where a call per row would be felt.
+        try:
+            return [self._sequences[seq] for seq in seqs]
+        except KeyError as error:
+            raise InvariantError(f"sequence {error.args[0]} is not open") from None
 
     def _register(self, state: SequenceState) -> int:
         seq = self._next_id

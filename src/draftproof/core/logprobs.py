@@ -39,7 +39,8 @@ def log_softmax_at(logits: NDArray[np.float32], token_ids: ArrayLike) -> NDArray
     if ids.size and (ids.min() < 0 or ids.max() >= len(logits)):
         raise ConfigError(f"token ids {ids.min()}..{ids.max()}: expected [0, {len(logits)})")
     row = np.asarray(logits)
-    values: NDArray[np.float64] = row[ids].astype(np.float64) - _log_total(row)
+    peak, log_sum = _normaliser(row)
+    values: NDArray[np.float64] = (row[ids].astype(np.float64) - peak) - log_sum
     return values
 
 
@@ -72,17 +73,18 @@ def top_logprobs(
     if count < 0:
         raise ConfigError(f"{count} top log-probabilities: expected 0 or more")
     row = np.asarray(logits)
-    log_total = _log_total(row)
+    peak, log_sum = _normaliser(row)
     if count == 0:
         return np.empty(0, dtype=np.intp), np.empty(0)
     slots = largest(row, count)
     ids = np.arange(len(row)) if slots is None else slots
     values = row[ids].astype(np.float64)
     order = np.argsort(-values, kind="stable")
-    return ids[order], values[order] - log_total
+    return ids[order], (values[order] - peak) - log_sum
 
 
-def _log_total(row: NDArray[np.float32]) -> float:
+def _normaliser(row: NDArray[np.float32]) -> tuple[float, float]:
+    """Return the peak and the log of the sum above it, apart to keep their digits."""
     peak = float(row.max())
     if not -math.inf < peak < math.inf:
         msg = f"largest logit {peak}: expected a finite one, and no NaN or +inf in the row"
@@ -90,4 +92,4 @@ def _log_total(row: NDArray[np.float32]) -> float:
     shifted = row.astype(np.float64)
     shifted -= peak
     np.exp(shifted, out=shifted)
-    return peak + math.log(float(shifted.sum()))
+    return peak, math.log(float(shifted.sum()))

@@ -63,7 +63,7 @@ class ModelBackend(Protocol):
         """Make room for ``num_tokens`` more tokens; False when there is none.
 
         A refused reservation changes nothing. ``forward`` must not fail for lack
-        of room after a granted one.
+        of room after a granted one. It lasts until ``truncate`` or ``close``.
         """
         ...
 
@@ -89,11 +89,15 @@ class ModelBackend(Protocol):
             If there is no room; nothing is appended.
         InvariantError
             If a row does not start at the cached length of its sequence.
+        BackendError
+            If the runtime failed; nothing is appended.
         """
         ...
 
     def truncate(self, sequence_id: int, length: int) -> None:
         """Drop the cached tokens from position ``length`` on.
+
+        Ends the reservation. Committed tokens may be dropped too.
 
         Raises
         ------
@@ -105,7 +109,8 @@ class ModelBackend(Protocol):
     def commit(self, sequence_id: int) -> None:
         """Declare all cached tokens of a sequence final.
 
-        Only final tokens may be shared through a prefix cache.
+        Called after the pass that wrote them, and after ``truncate`` of what was
+        rejected. Only final tokens may be shared through a prefix cache.
         """
         ...
 

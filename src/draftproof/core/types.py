@@ -7,7 +7,7 @@ nothing about models, sessions or files.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -83,7 +83,7 @@ class Row:
     num_logits: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class FlatBatch:
     """A ragged batch of B rows, flattened to N tokens: one pass of a model.
 
@@ -131,8 +131,8 @@ class FlatBatch:
         Raises
         ------
         InvariantError
-            If a row is empty, wants more logits than it has tokens, or a sequence
-            appears twice.
+            If a row is empty, starts before 0, wants more logits than it has tokens,
+            or a sequence appears twice.
         """
         token_ids: list[int] = []
         positions: list[int] = []
@@ -140,8 +140,11 @@ class FlatBatch:
         begins = [0]
         for row in rows:
             count = len(row.token_ids)
-            if count == 0 or not 0 <= row.num_logits <= count:
-                msg = f"row of sequence {row.sequence_id}: {count} tokens, {row.num_logits} logits"
+            if count == 0 or not 0 <= row.num_logits <= count or row.start < 0:
+                msg = (
+                    f"row of sequence {row.sequence_id}: {count} tokens from position "
+                    f"{row.start}, {row.num_logits} logits"
+                )
                 raise InvariantError(msg)
             token_ids.extend(row.token_ids)
             positions.extend(range(row.start, row.start + count))
@@ -215,7 +218,7 @@ class Verdict:
 
     num_accepted: int
     token_id: int
-    source: TokenSource
+    source: Literal["recovered", "bonus", "sampled"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,5 +248,5 @@ class StepRecord:
     drafted: tuple[int, ...]
     num_accepted: int
     emitted: tuple[int, ...]
-    sources: tuple[TokenSource, ...] = field(default=())
+    sources: tuple[TokenSource, ...] = ()
     proposer: str = "none"

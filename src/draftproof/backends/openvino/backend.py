@@ -7,13 +7,14 @@ fork is a second list of the same pages.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from draftproof.backends.openvino.runner import GraphRunner, PassTables
-from draftproof.cache import CacheUsage, PagedCache
+from draftproof.cache import CacheUsage, PageCopy, PagedCache
 from draftproof.core.types import FlatBatch, ModelInfo
 from draftproof.errors import CapacityError, ConfigError, ContextOverflowError, InvariantError
 
@@ -52,6 +53,7 @@ class OpenVINOBackend:
         self._cache = PagedCache(
             runner.num_pages, runner.page_size, runner.bytes_per_page, prefix_caching
         )
+        self._copies: deque[PageCopy] = deque()
         self._info = ModelInfo(
             name=name,
             runtime="openvino",
@@ -149,9 +151,7 @@ class OpenVINOBackend:
             raise ContextOverflowError(msg)
         self._append(batch, counts)
         try:
-            copies = self._cache.drain_copies()
-            if copies:
-                self._runner.copy_pages(copies)
+            self._copy_pages()
             indices, begins = self._cache.block_table(batch.sequence_ids)
             return self._runner.run(
                 PassTables(
@@ -169,6 +169,16 @@ class OpenVINOBackend:
             for sequence_id, length in zip(batch.sequence_ids, past_lens.tolist(), strict=True):
                 self._cache.truncate(sequence_id, length)
             raise
+
+    def _copy_pages(self) -> None:
+        """Make the copies that the books promise, each one exactly once.
+
+        A copy that was interrupted stays first in line: its page is listed already.
+        """
+        self._copies.extend(self._cache.drain_copies())
+        while self._copies:
+            self._runner.copy_page(self._copies[0])
+            self._copies.popleft()
 
     def _append(self, batch: FlatBatch, counts: NDArray[np.int32]) -> None:
         """Move all lengths forward, or none."""

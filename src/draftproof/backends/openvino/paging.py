@@ -16,7 +16,7 @@ from openvino._offline_transformations import paged_attention_transformation
 
 from draftproof.errors import ModelFileError
 
-__all__ = ["BATCH_INPUTS", "make_paged"]
+__all__ = ["BATCH_INPUTS", "last_line", "make_paged"]
 
 #: Inputs of the paged graph besides the key and value pages.
 BATCH_INPUTS: Final = (
@@ -53,14 +53,14 @@ def make_paged(model: Any) -> None:
     try:
         paged_attention_transformation(model)
     except RuntimeError as error:
-        raise ModelFileError(f"the graph cannot be paged: {_first_line(error)}") from error
+        raise ModelFileError(f"the graph cannot be paged: {last_line(error)}") from error
     head = _output_layer(model)
     _gather_rows(model, head)
     _check_inputs(model)
 
 
-def _first_line(error: Exception) -> str:
-    """Return the last telling line of a runtime's message."""
+def last_line(error: Exception) -> str:
+    """Return the last line of a runtime's message, which says the cause."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__
 

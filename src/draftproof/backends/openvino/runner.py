@@ -10,7 +10,7 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
-from draftproof.backends.openvino.paging import make_paged
+from draftproof.backends.openvino.paging import BATCH_INPUTS, last_line, make_paged
 from draftproof.cache import PageCopy
 from draftproof.errors import BackendError, ConfigError, ModelFileError
 
@@ -102,8 +102,26 @@ def compile_paged(folder: Path, kv_precision: KvPrecision, threads: int | None) 
         return core.compile_model(model, "CPU", options)
     except RuntimeError as error:
         raise ModelFileError(
-            f"{path}: cannot be compiled: {str(error).splitlines()[-1]}"
+            f"{path}: cannot be compiled: {last_line(error)}"
         ) from error
+
+
+class _Input:
+    """One input of a request. Its tensor is replaced only when the extent changes."""
+
+    def __init__(self, request: Any, port: Any) -> None:
+        self._request = request
+        self._port = port
+        self._type = _numpy_type(port)
+        self._held: NDArray[Any] | None = None
+
+    def put(self, values: NDArray[np.int32] | int) -> None:
+        """Give the input its values for the next pass."""
+        extent = np.shape(values)
+        if self._held is None or self._held.shape != extent:
+            self._held = np.empty(extent, dtype=self._type)
+            self._request.set_tensor(self._port, ov.Tensor(self._held, shared_memory=True))
+        self._held[...] = values
 
 
 class GraphRunner:
@@ -125,8 +143,7 @@ class GraphRunner:
     def __init__(self, compiled: Any, kv_cache_bytes: int) -> None:
         self._request = compiled.create_infer_request()
         ports = {str(port.get_any_name()): port for port in compiled.inputs}
-        self._ids_type = _numpy_type(ports["input_ids"])
-        self._positions_type = _numpy_type(ports["position_ids"])
+        self._inputs = {name: _Input(self._request, ports[name]) for name in BATCH_INPUTS}
         pages = {name: port for name, port in ports.items() if "_cache." in name}
         shapes = {name: _page_shape(name, port) for name, port in pages.items()}
         self.page_size = next(iter(shapes.values()))[1]
@@ -149,18 +166,17 @@ class GraphRunner:
             self._pages.append(array)
         self._logits = np.empty((0, self.vocab_size), dtype=np.float32)
 
-    def copy_pages(self, copies: list[PageCopy]) -> None:
-        """Copy pages in every layer, in the given order.
+    def copy_page(self, copy: PageCopy) -> None:
+        """Copy a page in every layer.
 
         Parameters
         ----------
-        copies : list of PageCopy
-            Whole pages are copied: where a slot lies in a page is the runtime's affair,
-            and the slots past ``num_slots`` are written before they are read.
+        copy : PageCopy
+            The whole page is copied: where a slot lies in a page is the runtime's
+            affair, and the slots past ``num_slots`` are written before they are read.
         """
-        for copy in copies:
-            for array in self._pages:
-                array[copy.dst_page] = array[copy.src_page]
+        for array in self._pages:
+            array[copy.dst_page] = array[copy.src_page]
 
     def run(self, tables: PassTables) -> NDArray[np.float32]:
         """Write keys and values of the tokens and score the wanted ones.
@@ -181,28 +197,33 @@ class GraphRunner:
             If the runtime fails; the slots of the new tokens are then undefined.
         """
         count = len(tables.logits_rows)
-        if count > len(self._logits):
-            self._logits = np.empty((count, self.vocab_size), dtype=np.float32)
-        # The runtime has no passes without output; one row is scored and dropped.
+        # The output layer is not made for zero rows: one is scored, and dropped.
         rows = tables.logits_rows if count else np.zeros(1, dtype=np.int32)
-        inputs = {
-            "input_ids": tables.token_ids.astype(self._ids_type),
-            "position_ids": tables.positions.astype(self._positions_type),
+        values: dict[str, NDArray[np.int32] | int] = {
+            "input_ids": tables.token_ids,
+            "position_ids": tables.positions,
             "past_lens": tables.past_lens,
             "subsequence_begins": tables.row_begins,
             "block_indices": tables.block_indices,
             "block_indices_begins": tables.block_begins,
-            "max_context_len": np.array(tables.max_context_len, dtype=np.int32),
+            "max_context_len": tables.max_context_len,
             "rows": rows,
         }
         try:
-            for name, array in inputs.items():
-                self._request.set_tensor(name, ov.Tensor(array, shared_memory=True))
+            for name, array in values.items():
+                self._inputs[name].put(array)
+            self._point_output(len(rows))
             self._request.infer()
         except RuntimeError as error:
-            raise BackendError(f"the runtime failed: {str(error).splitlines()[-1]}") from error
-        logits: NDArray[np.float32] = self._request.get_output_tensor(0).data[:count]
-        return logits
+            raise BackendError(f"the runtime failed: {last_line(error)}") from error
+        return self._logits[:count]
+
+    def _point_output(self, count: int) -> None:
+        """Let the logits land in memory of ours, which outlives a change of their number."""
+        if count == len(self._logits):
+            return
+        self._logits = np.empty((count, self.vocab_size), dtype=np.float32)
+        self._request.set_output_tensor(0, ov.Tensor(self._logits, shared_memory=True))
 
 
 def _numpy_type(port: Any) -> np.dtype[Any]:

@@ -7,6 +7,7 @@ prompts as text, threads or files. One step belongs to one thread; ``submit`` an
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -73,6 +74,9 @@ class EngineCore:
         self.target = target
         self.tokenizer = tokenizer
         self.proposers = {proposer.name: proposer for proposer in proposers}
+        if len(self.proposers) < len(proposers):
+            names = [proposer.name for proposer in proposers]
+            raise ConfigError(f"drafters are named {names}; expected a name of its own for each")
         self.default_proposer = proposers[0].name if proposers else "none"
         self.clock = Clock()
         self.stats = SpecDecodeStats()
@@ -84,7 +88,10 @@ class EngineCore:
         self._coin_source = coin_source
         self._scheduler = Scheduler(target, scheduler or SchedulerConfig())
         self._arrivals = count()
+        # What submit and abort leave for the thread that steps.
+        self._registration = threading.Lock()
         self._inbox: deque[Session] = deque()
+        self._to_abort: deque[Session] = deque()
         self._sessions: dict[str, Session] = {}
         self._results: dict[str, GenerateResult] = {}
         self._check_speculation(kappa, self.default_proposer, rule)
@@ -115,9 +122,11 @@ class EngineCore:
         Raises
         ------
         ConfigError
-            If it names an unknown drafter or rule, or a token outside the vocabulary.
+            If it names an unknown drafter or rule, a request id that is in use, or a
+            token outside the vocabulary.
         PromptError
-            If the prompt leaves no room for one token.
+            If the prompt leaves no room for one token, or holds a token outside the
+            vocabulary.
         """
         info = self.target.info
         if len(request.prompt_ids) >= info.context_length:
@@ -125,11 +134,7 @@ class EngineCore:
                 f"the prompt has {len(request.prompt_ids)} tokens; the context of "
                 f"{info.name} is {info.context_length} and one must stay free"
             )
-        for token in request.prompt_ids:
-            if not 0 <= token < info.vocab_size:
-                raise PromptError(
-                    f"prompt token id {token} is not in the vocabulary (0 to {info.vocab_size - 1})"
-                )
+        _check_vocabulary(request, info.vocab_size)
         kappa = self._kappa if request.kappa is None else request.kappa
         proposer = request.proposer or self.default_proposer
         rule = request.rule or self._rule
@@ -140,6 +145,7 @@ class EngineCore:
             ends = frozenset(request.stop_token_ids)
             ends |= frozenset() if request.ignore_eos else self.eos_token_ids
             params = replace(params, eos_token_ids=params.eos_token_ids | ends)
+        named_in_vain = request.proposer is not None and request.kappa is None and not kappa
         request = replace(
             request,
             request_id=request.request_id or f"request-{arrival}",
@@ -147,8 +153,6 @@ class EngineCore:
             proposer=proposer,
             rule=rule,
         )
-        if request.request_id in self._sessions:
-            raise ConfigError(f"request id {request.request_id!r} is in use; expected a new one")
         limit = min(len(request.prompt_ids) + request.max_tokens, info.context_length)
         seed = fresh_seed() if request.seed is None else request.seed
         session = Session(
@@ -160,24 +164,16 @@ class EngineCore:
             kappa=kappa,
             max_total_tokens=limit,
         )
-        self._results[request.request_id] = GenerateResult(
-            request_id=request.request_id,
-            prompt_ids=request.prompt_ids,
-            seed=seed,
-            exactness=exactness_label(params, rule),
-            rule=rule or "auto",
-            stats=session.stats,
-            notes=session.notes,
-        )
-        self._sessions[request.request_id] = session
-        self._inbox.append(session)
+        if named_in_vain:
+            session.add_note(f"drafter {proposer} is not used: num_speculative_tokens is 0")
+        self._register(session)
         return request.request_id
 
     def abort(self, request_id: str) -> None:
         """End a request at the next step; unknown or finished ids are ignored."""
         session = self._sessions.get(request_id)
         if session is not None:
-            session.aborted = True
+            self._to_abort.append(session)
 
     def step(self) -> list[StepOutput]:
         """Run one step.
@@ -187,8 +183,6 @@ class EngineCore:
         list of StepOutput
             What each request got; a request's last output has a finish reason.
         """
-        while self._inbox:
-            self._scheduler.add(self._inbox.popleft())
         outputs = self.reap()
         plans, failed = self._scheduler.plan()
         outputs += [self._fold(failure(session, error)) for session, error in failed]
@@ -199,17 +193,17 @@ class EngineCore:
 
     def reap(self) -> list[StepOutput]:
         """End aborted requests now and free what they hold; must not run inside a step."""
-        aborted = [session for session in self._sessions.values() if session.aborted]
-        return [
-            self._fold(
-                StepOutput(
-                    session.request_id,
-                    finish_reason="abort",
-                    error=RequestAborted(f"request {session.request_id} was aborted"),
-                )
-            )
-            for session in aborted
-        ]
+        with self._registration:
+            while self._inbox:
+                self._scheduler.add(self._inbox.popleft())
+        outputs: list[StepOutput] = []
+        while self._to_abort:
+            session = self._to_abort.popleft()
+            if self._sessions.get(session.request_id) is session:
+                error = RequestAborted(f"request {session.request_id} was aborted")
+                output = StepOutput(session.request_id, finish_reason="abort", error=error)
+                outputs.append(self._fold(output))
+        return outputs
 
     def run(self) -> dict[str, GenerateResult]:
         """Step until nothing is left to do.
@@ -240,25 +234,62 @@ class EngineCore:
         result.stop_reason = output.stop_reason
         result.error = output.error
         session = self._sessions.pop(output.request_id)
-        if session in self._inbox:
-            self._inbox.remove(session)
         self._scheduler.remove(session)
-        for proposer in self.proposers.values():
-            proposer.release(output.request_id)
+        for name, proposer in self.proposers.items():
+            try:
+                proposer.release(output.request_id)
+            except Exception as error:  # noqa: BLE001  a drafter may fail; the result stands
+                session.add_note(f"drafter {name} failed to release the request: {error!r}")
+        session.close_notes()
+        if session.request.rule is None:
+            result.rule = "+".join(sorted(session.rules)) or "none"
         return replace(output, result=self._results.pop(output.request_id))
+
+    def _register(self, session: Session) -> None:
+        """Hand a new session to the thread that steps."""
+        request = session.request
+        with self._registration:
+            if request.request_id in self._sessions:
+                raise ConfigError(
+                    f"request id {request.request_id!r} is in use; expected a new one"
+                )
+            self._results[request.request_id] = GenerateResult(
+                request_id=request.request_id,
+                prompt_ids=request.prompt_ids,
+                seed=session.seed,
+                exactness=exactness_label(request.params, request.rule),
+                rule=request.rule or "none",
+                stats=session.stats,
+                notes=session.notes,
+            )
+            self._sessions[request.request_id] = session
+            self._inbox.append(session)
 
     def _check_speculation(self, kappa: int, proposer: str, rule: str | None) -> None:
         if kappa < 0:
             raise ConfigError(f"num_speculative_tokens is {kappa}; expected 0 or more")
         if rule is not None and rule not in RULES:
             raise ConfigError(f"rule {rule!r} is unknown; expected one of {', '.join(RULES)}")
-        if not kappa:
-            return
-        if proposer not in self.proposers:
+        if proposer not in self.proposers and (kappa or proposer != "none"):
             known = ", ".join(self.proposers) or "none is configured"
             raise ConfigError(f"drafter {proposer!r} is unknown; configured: {known}")
-        if not self.target.info.rewindable:
+        if kappa and not self.target.info.rewindable:
             raise ConfigError(
                 f"{self.target.info.name} cannot rewind its state, so drafts that are rejected "
                 f"could not be taken back; expected num_speculative_tokens=0, got {kappa}"
             )
+
+
+def _check_vocabulary(request: GenerateRequest, vocab_size: int) -> None:
+    """Refuse token ids that the model does not have, naming where they stand."""
+    params = request.params
+    for name, ids, kind in (
+        ("prompt", request.prompt_ids, PromptError),
+        ("stop_token_ids", request.stop_token_ids, ConfigError),
+        ("logit_bias", params.logit_bias, ConfigError),
+        ("allowed_token_ids", params.allowed_token_ids or (), ConfigError),
+        ("banned_token_ids", params.banned_token_ids, ConfigError),
+    ):
+        if ids and not 0 <= min(ids) <= max(ids) < vocab_size:
+            bad = next(token for token in ids if not 0 <= token < vocab_size)
+            raise kind(f"{name} holds token id {bad}; expected ids from 0 to {vocab_size - 1}")

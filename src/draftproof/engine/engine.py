@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import operator
 import threading
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ from draftproof.engine.request import (
     StepOutput,
     StopCriterion,
 )
-from draftproof.errors import ConfigError
+from draftproof.errors import ConfigError, PromptError, RequestAborted
 
 __all__ = ["Engine", "Prompt"]
 
@@ -29,7 +30,9 @@ class Engine:
     """Generate text with one target model and any of its drafters.
 
     Calls may come from several threads and tasks at once; their requests share the
-    passes of the model.
+    passes of the model. Whoever waits for a request runs the steps, one caller at a
+    time; the others are told after each step. A request that nobody waits for goes
+    on only while somebody waits for another one.
 
     Parameters
     ----------
@@ -48,8 +51,10 @@ class Engine:
     def __init__(self, core: EngineCore, *, close: Callable[[], None] | None = None) -> None:
         self.core = core
         self._close = close
-        self._lock = threading.Lock()
-        self._queues: defaultdict[str, deque[StepOutput]] = defaultdict(deque)
+        # Guards the queues and the turn; never held while a step runs.
+        self._turn = threading.Condition()
+        self._is_stepping = False
+        self._queues: dict[str, deque[StepOutput]] = {}
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -161,7 +166,7 @@ class Engine:
             min_tokens=min_tokens,
         )
         return GenerateRequest(
-            prompt_ids=tuple(self._encode(prompt)),
+            prompt_ids=self._encode(prompt),
             params=params,
             max_tokens=max_tokens,
             stop=(stop,) if isinstance(stop, str) else tuple(stop),
@@ -217,8 +222,10 @@ class Engine:
         DraftproofError
             The error of the first request that failed, after all have ended.
         """
-        ids = [self.core.submit(request) for request in requests]
+        ids: list[str] = []
         try:
+            for request in requests:
+                ids.append(self._submit(request, keep=1))
             results = [self._wait(request_id) for request_id in ids]
         finally:
             for request_id in ids:
@@ -250,7 +257,7 @@ class Engine:
         DraftproofError
             If the request failed.
         """
-        request_id = self.core.submit(self.request(prompt, **options))
+        request_id = self._submit(self.request(prompt, **options))
         try:
             finished = False
             while not finished:
@@ -280,7 +287,7 @@ class Engine:
         DraftproofError
             If the request failed.
         """
-        request_id = self.core.submit(self.request(prompt, **options))
+        request_id = self._submit(self.request(prompt, **options))
         try:
             finished = False
             while not finished:
@@ -296,12 +303,25 @@ class Engine:
             self._close()
             self._close = None
 
-    def _encode(self, prompt: Prompt) -> Sequence[int]:
+    def _encode(self, prompt: Prompt) -> tuple[int, ...]:
+        ids: Any = prompt
         if isinstance(prompt, str):
-            return self.tokenizer.encode(prompt)
-        if prompt and isinstance(prompt[0], dict):
-            return self.tokenizer.encode_chat(prompt)  # type: ignore[arg-type]
-        return prompt  # type: ignore[return-value]
+            ids = self.tokenizer.encode(prompt)
+        elif len(prompt) and isinstance(prompt[0], dict):
+            ids = self.tokenizer.encode_chat(prompt)  # type: ignore[arg-type]
+        try:
+            return tuple(operator.index(token) for token in ids)
+        except TypeError as error:
+            raise PromptError(f"the prompt is no text, chat or token ids: {error}") from error
+
+    def _submit(self, request: GenerateRequest, keep: int | None = None) -> str:
+        """Submit a request and open its queue, which keeps that many newest outputs."""
+        with self._turn:
+            if request.request_id in self._queues:
+                raise ConfigError(f"request id {request.request_id!r} is in use; expected another")
+            request_id = self.core.submit(request)
+            self._queues[request_id] = deque(maxlen=keep)
+        return request_id
 
     def _wait(self, request_id: str) -> GenerateResult:
         while True:
@@ -312,22 +332,47 @@ class Engine:
     def _next_output(self, request_id: str) -> StepOutput:
         """Return the next output of a request; whoever waits drives the engine."""
         while True:
-            with self._lock:
-                queue = self._queues[request_id]
-                if queue:
-                    return queue.popleft()
-                self._route(self.core.step())
+            with self._turn:
+                self._turn.wait_for(lambda: self._has_news(request_id) or not self._is_stepping)
+                if self._has_news(request_id):
+                    return self._take(request_id)
+                self._is_stepping = True
+            outputs: Sequence[StepOutput] = ()
+            try:
+                outputs = self.core.step()
+            finally:
+                with self._turn:
+                    self._is_stepping = False
+                    self._route(outputs)
+                    self._route(self.core.reap())
+                    self._turn.notify_all()
+
+    def _has_news(self, request_id: str) -> bool:
+        """Say whether a waiting caller can go on: an output came, or its owner left."""
+        queue = self._queues.get(request_id)
+        return queue is None or len(queue) > 0
+
+    def _take(self, request_id: str) -> StepOutput:
+        queue = self._queues.get(request_id)
+        if queue is None:
+            raise RequestAborted(f"request {request_id} was given up by its owner")
+        return queue.popleft()
 
     def _forget(self, request_id: str) -> None:
-        """Drop a request's state; abort it when it has not ended."""
-        self.core.abort(request_id)
-        with self._lock:
-            self._route(self.core.reap())
-            self._queues.pop(request_id, None)
+        """Drop a request's state; abort it when it has not ended. Never waits for a step."""
+        with self._turn:
+            if self._queues.pop(request_id, None) is None:
+                return
+            self.core.abort(request_id)
+            if not self._is_stepping:
+                self._route(self.core.reap())
+            self._turn.notify_all()
 
     def _route(self, outputs: Sequence[StepOutput]) -> None:
         for output in outputs:
-            self._queues[output.request_id].append(output)
+            queue = self._queues.get(output.request_id)
+            if queue is not None:
+                queue.append(output)
 
 
 def _raise_failed(output: StepOutput) -> StepOutput:

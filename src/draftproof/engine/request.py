@@ -26,7 +26,7 @@ __all__ = [
 FinishReason = Literal["stop", "length", "abort", "error"]
 
 #: A stop rule of the caller: asked after every committed token, in order, with
-#: the generated ids so far; True ends the request.
+#: the generated ids so far; True ends the request, from ``min_tokens`` on.
 StopCriterion = Callable[[Sequence[int]], bool]
 
 
@@ -94,12 +94,11 @@ class GenerateRequest:
         """Check ranges."""
         if not self.prompt_ids:
             raise PromptError("the prompt has no tokens; expected at least one")
-        if self.max_tokens < 1:
-            raise ConfigError(f"max_tokens is {self.max_tokens}; expected at least 1")
-        if self.kappa is not None and self.kappa < 0:
-            raise ConfigError(f"num_speculative_tokens is {self.kappa}; expected 0 or more")
-        if self.logprobs is not None and not 0 <= self.logprobs <= 100:
-            raise ConfigError(f"logprobs is {self.logprobs}; expected 0 to 100")
+        _check_whole("max_tokens", self.max_tokens, 1)
+        _check_whole("stream", self.stream, 0)
+        _check_whole("num_speculative_tokens", self.kappa, 0)
+        _check_whole("logprobs", self.logprobs, 0, 100)
+        _check_whole("seed", self.seed)
         for text in self.stop:
             if not text:
                 raise ConfigError("a stop string is empty; expected at least one character")
@@ -180,7 +179,9 @@ class GenerateResult:
     exactness : str
         ``exact-in-law``, ``seed-identical`` or ``greedy``.
     rule : str
-        The verification rule that ran.
+        The verification rule that ran: the request's, or those that were chosen for
+        its drafts, joined by ``+``; ``"none"`` when no rule was asked for and nothing
+        was drafted.
     tokens : list of TokenEvent
         Every generated token.
     text : str
@@ -217,3 +218,19 @@ class GenerateResult:
     def token_ids(self) -> list[int]:
         """Ids of the generated tokens."""
         return [token.token_id for token in self.tokens]
+
+
+def _check_whole(
+    name: str, value: object, least: int | None = None, most: int | None = None
+) -> None:
+    """Refuse what is neither None nor a whole number in its range."""
+    if value is None:
+        return
+    expected = "a whole number"
+    if isinstance(value, int) and not isinstance(value, bool):
+        is_low = least is not None and value < least
+        is_high = most is not None and value > most
+        if not is_low and not is_high:
+            return
+        expected = f"at least {least}" if most is None else f"{least} to {most}"
+    raise ConfigError(f"{name} is {value!r}; expected {expected}")

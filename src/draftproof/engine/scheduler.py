@@ -9,7 +9,8 @@ the tokens it has; nothing it generated is lost.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from bisect import insort
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from draftproof.core.protocols import ModelBackend
@@ -102,7 +103,7 @@ class Scheduler:
         """Queue a new request."""
         page = self._target.info.page_size
         session.prefix_keys = _prefix_keys(session.tokens, page) if page else ()
-        self.waiting.append(session)
+        insort(self.waiting, session, key=_arrival)
 
     def remove(self, session: Session) -> None:
         """Take a request out, wherever it is, and free its pages."""
@@ -195,15 +196,20 @@ class Scheduler:
     def _admit(
         self, session: Session, failed: list[tuple[Session, CapacityError]]
     ) -> RowPlan | None:
-        """Open a waiting request if all its tokens and one round of drafts fit."""
+        """Open a waiting request if all its tokens and one round of drafts fit.
+
+        With nothing else running its tokens are enough: plain decoding still fits.
+        """
         session.sequence_id = self._target.open(session.tokens)
         row = self._row(session)
-        room = len(session.tokens) - row.start + session.kappa_for_round()
-        if not self._target.reserve(row.sequence_id, room):
-            self._close(session)
-            if not self.running:
-                failed.append((session, _too_long(session)))
-            return None
+        room = len(session.tokens) - row.start
+        if not self._target.reserve(row.sequence_id, room + session.kappa_for_round()):
+            if self.running or not self._target.reserve(row.sequence_id, room):
+                self._close(session)
+                if not self.running:
+                    failed.append((session, _too_long(session)))
+                return None
+            row.kappa = 0
         self.waiting.remove(session)
         self.running.append(session)
         return row
@@ -214,7 +220,7 @@ class Scheduler:
         While another request computes pages that this one would share, waiting one
         pass is cheaper than computing them twice.
         """
-        for session in sorted(self.waiting, key=_arrival):
+        for session in self.waiting:
             if not any(self._is_computing_prefix_of(other, session) for other in self.running):
                 return session
         return None
@@ -222,15 +228,16 @@ class Scheduler:
     def _is_computing_prefix_of(self, other: Session, session: Session) -> bool:
         if other.sequence_id is None or other.num_generated or not session.prefix_keys:
             return False
-        shared = _common_prefix(other.prefix_keys, session.prefix_keys)
-        cached = self._target.length(other.sequence_id) // self._target.info.page_size
-        return shared > cached
+        # Keys are chained: where one page agrees, all before it do.
+        page = self._target.length(other.sequence_id) // self._target.info.page_size
+        key = other.prefix_keys[page : page + 1]
+        return bool(key) and key == session.prefix_keys[page : page + 1]
 
     def _preempt(self, session: Session) -> None:
         self.num_preemptions += 1
         self.running.remove(session)
         self._close(session)
-        self.waiting.append(session)
+        insort(self.waiting, session, key=_arrival)
 
     def _close(self, session: Session) -> None:
         if session.sequence_id is not None:
@@ -262,12 +269,3 @@ def _prefix_keys(tokens: Sequence[int], page_size: int) -> tuple[int, ...]:
         parent = hash((parent, *tokens[begin : begin + page_size]))
         keys.append(parent)
     return tuple(keys)
-
-
-def _common_prefix(left: Iterable[int], right: Iterable[int]) -> int:
-    count = 0
-    for a, b in zip(left, right, strict=False):
-        if a != b:
-            break
-        count += 1
-    return count

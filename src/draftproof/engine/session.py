@@ -6,13 +6,19 @@ only mutable state of a request; rooms get values read from it, never the sessio
 
 from __future__ import annotations
 
+from collections import Counter
+
 from draftproof.core.policy import History
 from draftproof.core.rng import CoinSource
 from draftproof.core.stats import SpecDecodeStats
+from draftproof.core.types import Draft
 from draftproof.engine.request import GenerateRequest
 from draftproof.engine.stopping import Stopper
 
 __all__ = ["Session"]
+
+#: A drafter that words its reason anew in every round must not fill the memory.
+_MOST_REASONS = 8
 
 
 class Session:
@@ -63,9 +69,12 @@ class Session:
         self.coins = coins
         self.stats = SpecDecodeStats()
         self.notes: list[str] = []
+        #: Rules that judged a draft so far.
+        self.rules: set[str] = set()
         self.sequence_id: int | None = None
         self.prefix_keys: tuple[int, ...] = ()
-        self.aborted = False
+        self._num_asked = 0
+        self._reasons: Counter[str] = Counter()
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -96,5 +105,19 @@ class Session:
 
     def add_note(self, note: str) -> None:
         """Keep a message for the user once."""
-        if note and note not in self.notes:
+        if note not in self.notes:
             self.notes.append(note)
+
+    def count_draft(self, draft: Draft) -> None:
+        """Count a round that asked the drafter, and its reason for drafting less."""
+        self._num_asked += 1
+        if draft.note and (draft.note in self._reasons or len(self._reasons) < _MOST_REASONS):
+            self._reasons[draft.note] += 1
+
+    def close_notes(self) -> None:
+        """Add what is known at the end: how often a drafter was silent, and why."""
+        rounds = f"{self._num_asked} round{'s' * (self._num_asked != 1)}"
+        if self._num_asked and not self.stats.num_drafts:
+            self.add_note(f"drafter {self.request.proposer} never drafted in {rounds}")
+        for reason, times in self._reasons.items():
+            self.add_note(f"{reason} (in {times} of {rounds})")

@@ -13,6 +13,7 @@ from time import perf_counter
 import numpy as np
 from numpy.typing import NDArray
 
+from draftproof.core.law import Law
 from draftproof.core.logprobs import log_softmax_at, top_logprobs
 from draftproof.core.policy import target_law
 from draftproof.core.protocols import ModelBackend, ProposalRequest, Proposer
@@ -20,7 +21,7 @@ from draftproof.core.types import Draft, FlatBatch, Row, StepRecord, TokenSource
 from draftproof.engine.request import StepOutput, TokenEvent
 from draftproof.engine.scheduler import RowPlan
 from draftproof.engine.session import Session
-from draftproof.errors import BackendError, InvariantError
+from draftproof.errors import BackendError, InvariantError, NonFiniteLogitsError
 from draftproof.verify import verify
 
 __all__ = ["Clock", "run_step"]
@@ -90,16 +91,14 @@ def run_step(
         if isinstance(logits, Exception):
             outputs.append(failure(plan.session, logits))
             continue
-        if not plan.is_final:
-            target.commit(plan.sequence_id)
-            continue
         start = perf_counter()
         try:
+            if not plan.is_final:
+                target.commit(plan.sequence_id)
+                continue
             tokens, sources, num_accepted = _verify(plan, logits)
             verify_s += perf_counter() - start
             outputs.append(_commit(plan, logits, tokens, sources, num_accepted, target))
-        except InvariantError:
-            raise
         except Exception as error:  # noqa: BLE001  a bad row must not harm its neighbours
             outputs.append(failure(plan.session, error))
     clock.draft_s += drafted - begin
@@ -134,37 +133,56 @@ def _draft(plans: Sequence[RowPlan], proposers: Mapping[str, Proposer], vocab_si
         ]
         try:
             drafts = proposer.propose(requests)
+            if len(drafts) != len(rows):
+                raise InvariantError(f"{len(drafts)} drafts, expected {len(rows)}")
+            drafts = [
+                _sound(draft, plan, vocab_size) for draft, plan in zip(drafts, rows, strict=True)
+            ]
         except Exception as error:  # noqa: BLE001  a drafter may fail; decoding goes on
-            drafts = [Draft(note=f"drafter {name} failed: {error!r}")] * len(rows)
+            drafts = [Draft(proposer=name, note=f"drafter {name} failed: {error!r}")] * len(rows)
         for plan, draft in zip(rows, drafts, strict=True):
-            plan.draft = _sound(draft, plan, vocab_size)
-            plan.session.add_note(plan.draft.note)
+            plan.draft = draft
+            plan.session.count_draft(draft)
 
 
 def _sound(draft: Draft, plan: RowPlan, vocab_size: int) -> Draft:
     """Refuse what no verifier may see; cut what is longer than reserved.
 
     Cutting to a fixed length never looks at the tokens and so keeps the law. Dropping
-    a sampled draft because of its tokens would not, hence a drafter that proposes ids
-    outside the vocabulary is switched off for the rest of the request.
+    a sampled draft because of its tokens would not, hence a drafter that proposes what
+    it cannot have drawn is switched off for the rest of the request.
     """
-    if any(not 0 <= token < vocab_size for token in draft.token_ids):
+    flaw = _flaw(draft, vocab_size)
+    if flaw:
         plan.session.kappa = 0
-        bad = next(token for token in draft.token_ids if not 0 <= token < vocab_size)
-        note = (
-            f"drafter {draft.proposer} proposed token id {bad}, expected 0 to {vocab_size - 1}; "
-            "it is switched off for this request"
+        plan.session.add_note(
+            f"drafter {draft.proposer} proposed {flaw}; it is switched off for this request"
         )
-        return Draft(proposer=draft.proposer, note=note)
+        return Draft(proposer=draft.proposer)
     if len(draft) > plan.kappa:
         laws = None if draft.laws is None else draft.laws[: plan.kappa]
         return Draft(draft.token_ids[: plan.kappa], laws, draft.proposer, draft.note)
     return draft
 
 
+def _flaw(draft: Draft, vocab_size: int) -> str:
+    """Say what is wrong with a draft; empty when nothing is."""
+    for index, token in enumerate(draft.token_ids):
+        if not 0 <= token < vocab_size:
+            return f"token id {token}, expected 0 to {vocab_size - 1}"
+        if draft.laws is None:
+            continue
+        law = draft.laws[index]
+        if law.vocab_size != vocab_size:
+            return f"a law over {law.vocab_size} tokens, expected {vocab_size}"
+        if not law.prob(token) > 0.0:
+            return f"token id {token}, which has no mass under the law it was drawn from"
+    return ""
+
+
 def _score(
     plans: Sequence[RowPlan], target: ModelBackend, clock: Clock
-) -> list[Logits | BackendError]:
+) -> list[Logits | Exception]:
     """Run one pass over pending tokens and drafts; return each row's logits."""
     rows = [
         Row(
@@ -180,28 +198,43 @@ def _score(
     clock.num_pass_tokens += len(batch)
     try:
         logits = target.forward(batch)
-    except BackendError as error:
+    except Exception as error:  # noqa: BLE001  a bad row must not harm its neighbours
         if len(rows) == 1:
             return [error]
-        # Nothing was appended. Alone, only the rows at fault fail again.
-        return [_copied(_score([plan], target, clock)[0]) for plan in plans]
+        return [_score_alone(plan, target, clock) for plan in plans]
     ends = np.cumsum([row.num_logits for row in rows])
     return [logits[end - row.num_logits : end] for row, end in zip(rows, ends, strict=True)]
 
 
-def _copied(logits: Logits | BackendError) -> Logits | BackendError:
-    return logits if isinstance(logits, BackendError) else logits.copy()
+def _score_alone(plan: RowPlan, target: ModelBackend, clock: Clock) -> Logits | Exception:
+    """Score a row of a pass that failed; alone, only the rows at fault fail again."""
+    try:
+        if target.length(plan.sequence_id) > plan.start:
+            # The runtime died after it had appended: take that back, which also ends
+            # the reservation. Nobody else took the pages meanwhile.
+            target.truncate(plan.sequence_id, plan.start)
+            target.reserve(plan.sequence_id, len(plan.pending) + plan.kappa)
+        logits = _score([plan], target, clock)[0]
+    except BackendError as error:
+        return error
+    return logits if isinstance(logits, Exception) else logits.copy()
 
 
 def _verify(plan: RowPlan, logits: Logits) -> tuple[list[int], list[TokenSource], int]:
     """Apply the row's rule to its drafts; laws are made only where they are reached."""
     session, draft = plan.session, plan.draft
-    verdict = verify(
-        rule_for(session, draft),
-        draft,
-        lambda j: target_law(logits[j], session.params, session.history, draft.token_ids[:j]),
-        plan.coins,
-    )
+
+    def law_at(j: int) -> Law:
+        try:
+            return target_law(logits[j], session.params, session.history, draft.token_ids[:j])
+        except NonFiniteLogitsError as error:
+            where = f"request {session.request_id}, position {len(session.tokens) + j}"
+            raise NonFiniteLogitsError(f"{where}: {error}") from error
+
+    rule = rule_for(session, draft)
+    if draft.token_ids:
+        session.rules.add(rule)
+    verdict = verify(rule, draft, law_at, plan.coins)
     accepted = verdict.num_accepted
     tokens = [*draft.token_ids[:accepted], verdict.token_id]
     sources: list[TokenSource] = ["accepted"] * accepted
@@ -249,7 +282,7 @@ def _commit(
         num_accepted=num_accepted,
         emitted=tuple(event.token_id for event in events),
         sources=tuple(event.source for event in events),
-        proposer=plan.draft.proposer,
+        proposer=plan.draft.proposer if plan.draft.token_ids else "none",
     )
     session.stats.add(record)
     return StepOutput(

@@ -92,8 +92,10 @@ class Stopper:
             Text to show and, at the end, why it ended.
         """
         self._num_generated += 1
+        asked_to_stop = False
         if self._criterion is not None:
             self._generated.append(token_id)
+            asked_to_stop = bool(self._criterion(self._generated))
         text = self._stream.push(token_id) if self._stream is not None else ""
         may_stop = self._num_generated >= self._min_tokens
         if self._matcher is not None and may_stop:
@@ -103,7 +105,7 @@ class Stopper:
             text = update.text
         if may_stop and token_id in self._stop_ids:
             return StopDecision(text + self._flush(), "stop", token_id)
-        if may_stop and self._criterion is not None and self._criterion(self._generated):
+        if may_stop and asked_to_stop:
             return StopDecision(text + self._flush(), "stop", None)
         if self._num_generated >= self._max_generated:
             return StopDecision(text + self._flush(), "length", None)

@@ -80,13 +80,14 @@ def test_right_decoders_are_exact_and_a_bad_draft_only_costs_acceptance() -> Non
 
 def test_wrong_decoders_are_named_by_their_size() -> None:
     expected = target_law_of(GOOD, HORIZON)
+    decoders = {
+        "mismatched q": (MISMATCHED, KAPPA),
+        "phantom token": (phantom_round, 1),
+        "shifted row": (SHIFTED, KAPPA),
+    }
     sizes = {
-        name: tv_of(emitted_law(GOOD, play, KAPPA, HORIZON), expected)
-        for name, play in {
-            "mismatched q": MISMATCHED,
-            "phantom token": phantom_round,
-            "shifted row": SHIFTED,
-        }.items()
+        name: tv_of(emitted_law(GOOD, play, kappa, HORIZON), expected)
+        for name, (play, kappa) in decoders.items()
     }
     print({name: round(size, 3) for name, size in sizes.items()})  # noqa: T201
     assert 0.05 < sizes["mismatched q"] < 0.4

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 from functools import cache
+from itertools import product
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from enumeration import (
 from symbolic import TracedLaw
 
 from draftproof.core.law import DenseLaw, OneHotLaw, SparseLaw
+from draftproof.core.policy import History, SamplingParams, target_law
 
 pytestmark = pytest.mark.exact
 
@@ -125,6 +127,21 @@ def test_the_example_of_the_block_paper() -> None:
     _, standard = first_round_law(model, shipped("standard"), 2)
     _, block = first_round_law(model, shipped("block"), 2)
     assert (standard, block) == (Fraction(10, 9), Fraction(11, 9))
+
+
+@pytest.mark.parametrize("temperature", [0.3, 0.7, 1.0, 1.5])
+@pytest.mark.parametrize("rule", ["standard", "block", "sample-match"])
+def test_every_policy_reaches_the_emitted_law(rule: str, temperature: float) -> None:
+    rows = np.log([[0.40, 0.25, 0.15, 0.10, 0.06, 0.04], [0.10, 0.35, 0.05, 0.30, 0.15, 0.05]])
+    for top_p, top_k, min_p in product((0.5, 0.9, 1.0), (0, 1, 2), (0.0, 0.2)):
+        params = SamplingParams(temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p)
+        laws = [target_law(row.astype(np.float32), params, History()) for row in rows]
+        target, draft = (TracedLaw(law) for law in laws)
+        model = TableModel("policy", 6, lambda _, p=target: p, lambda _, q=draft: q)
+        law, _ = first_round_law(model, shipped(rule), 2)
+        assert total_variation(law, target_law_of(model, 3)) < 1e-12
+        allowed = set(np.flatnonzero(laws[0].dense()))
+        assert {token for word in law for token in word} == allowed
 
 
 def test_one_token_acceptance_is_the_overlap_or_the_product() -> None:

@@ -227,7 +227,7 @@ def test_block_survives_ratios_that_leave_the_floats() -> None:
 
 
 def test_an_unknown_rule_is_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match=r"'typical': expected standard"):
+    with pytest.raises(ConfigError, match="'typical': expected one of standard, block"):
         verify("typical", DRAFT, lambda _: HALF, Scripted())
 
 

@@ -72,6 +72,11 @@ class SpeculativeConfig(BaseModel):
         for key, owner in owners.items():
             if key in self.model_fields_set and self.method != owner:
                 raise ValueError(f"{key} has no effect with method {self.method!r}; use {owner!r}")
+        if self.method == "none" and self.num_speculative_tokens:
+            raise ValueError(
+                f"num_speculative_tokens is {self.num_speculative_tokens} but no method drafts; "
+                "name one of 'ngram', 'draft_model'"
+            )
         if self.method == "draft_model" and self.model is None:
             raise ValueError("method 'draft_model' needs model")
         if self.prompt_lookup_min > self.prompt_lookup_max:

@@ -1,0 +1,53 @@
+"""The speculative configuration: what is accepted acts, what cannot act is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from draftproof.build import SpeculativeConfig
+from draftproof.errors import ConfigError
+
+
+def test_no_configuration_is_plain_decoding():
+    config = SpeculativeConfig.parse(None)
+    assert (config.method, config.kappa) == ("none", 0)
+
+
+def test_json_and_mapping_say_the_same():
+    text = '{"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4}'
+    mapping = {"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4}
+    assert SpeculativeConfig.parse(text) == SpeculativeConfig.parse(mapping)
+    assert SpeculativeConfig.parse(text).kappa == 5
+
+
+def test_a_model_alone_is_a_draft_model():
+    config = SpeculativeConfig.parse({"model": "small.gguf"})
+    assert (config.method, config.kappa) == ("draft_model", 3)
+
+
+def test_zero_tokens_switch_speculation_off():
+    assert SpeculativeConfig.parse({"method": "ngram", "num_speculative_tokens": 0}).kappa == 0
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("{", "not JSON"),
+        ("[1]", "expected a JSON object"),
+        ({"num_speculativ_tokens": 3}, "nearest known key: 'num_speculative_tokens'"),
+        ({"methd": "ngram"}, "nearest known key: 'method'"),
+        ({"method": "eagle"}, "method: .*'ngram'.* got 'eagle'"),
+        ({"method": "ngram", "num_speculative_tokens": -1}, "num_speculative_tokens: .*got -1"),
+        ({"method": "ngram", "model": "x"}, "model has no effect with method 'ngram'"),
+        ({"model": "x", "prompt_lookup_min": 2}, "prompt_lookup_min has no effect"),
+        ({"method": "ngram", "draft_temperature": 1.0}, "draft_temperature has no effect"),
+        ({"method": "draft_model"}, "needs model"),
+        ({"num_speculative_tokens": 4}, "no method drafts"),
+        ({"method": "ngram", "prompt_lookup_min": 5, "prompt_lookup_max": 3}, "is above"),
+        ({"method": "ngram", "rejection_sample_method": "typical"}, "got 'typical'"),
+    ],
+)
+def test_what_cannot_act_is_refused_in_one_line(value, expected):
+    with pytest.raises(ConfigError, match=expected) as caught:
+        SpeculativeConfig.parse(value)
+    assert "\n" not in str(caught.value)

@@ -11,7 +11,8 @@ The definitions, where engines differ:
   and target. It gives the largest logit, the lowest id on ties.
 * *top-k* keeps the k largest logits, the lowest ids on ties.
 * *top-p* keeps the smallest prefix of the tokens, sorted by falling probability
-  and rising id, whose mass reaches ``top_p``; never fewer than one.
+  and rising id, whose mass reaches ``top_p``; never fewer than one. Probabilities
+  are the float32 weights of the law: logits too close to differ there are ties.
 * *min-p* keeps tokens whose probability is at least ``min_p`` times the largest.
 * *repetition penalty* divides positive and multiplies other logits of tokens seen
   in prompt or output (1909.05858, section 4.1). *Presence* and *frequency*

@@ -100,7 +100,7 @@ def test_an_end_that_is_looked_for_at_the_last_token_only_is_seen(monkeypatch):
 @pytest.mark.parametrize("kappa", [0, 3, 8])
 def test_ignore_eos_goes_on_and_a_model_without_eos_works(kappa):
     for eos in (frozenset({4}), frozenset()):
-        core, request = rising(kappa, eos_token_ids=eos)
+        core, _ = rising(kappa, eos_token_ids=eos)
         core.submit(GenerateRequest((0,), GREEDY, max_tokens=15, ignore_eos=True, request_id="r"))
         result = core.run()["r"]
         assert result.token_ids == list(range(1, 16))

@@ -148,7 +148,7 @@ class EngineCore:
         named_in_vain = request.proposer is not None and request.kappa is None and not kappa
         request = replace(
             request,
-            request_id=request.request_id or f"request-{arrival}",
+            request_id=request.request_id or self._made_up_id(arrival),
             params=params,
             proposer=proposer,
             rule=rule,
@@ -244,6 +244,12 @@ class EngineCore:
         if session.request.rule is None:
             result.rule = "+".join(sorted(session.rules)) or "none"
         return replace(output, result=self._results.pop(output.request_id))
+
+    def _made_up_id(self, number: int) -> str:
+        """Return an id that no running request has taken."""
+        while (name := f"request-{number}") in self._sessions:
+            number = next(self._arrivals)
+        return name
 
     def _register(self, session: Session) -> None:
         """Hand a new session to the thread that steps."""

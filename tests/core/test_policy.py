@@ -96,6 +96,9 @@ def test_any_policy_in_any_order_is_the_slow_description(data) -> None:
         presence_penalty=data.draw(st.sampled_from([0.0, 0.51])),
         frequency_penalty=data.draw(st.sampled_from([0.0, 0.23, -0.17])),
         logit_bias=data.draw(st.sampled_from([{}, {0: 1.13}, {1: -2.07, 0: 0.11}])),
+        allowed_token_ids=data.draw(
+            st.sampled_from([None, (1, 0), tuple(range(size - 1, -1, -1))])
+        ),
         banned_token_ids=data.draw(st.sampled_from([(), (1,)])),
         eos_token_ids=frozenset({size - 1}),
         min_tokens=data.draw(st.sampled_from([0, 3])),

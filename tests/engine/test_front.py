@@ -228,6 +228,30 @@ def test_submitting_aborting_and_stepping_at_once():
     assert core.target.num_open == 0
 
 
+def test_a_request_that_is_submitted_and_aborted_inside_a_step_ends_once():
+    """The moment between looking for arrivals and looking for aborts."""
+    core = fresh().core
+    late = GenerateRequest((1, 2), WARM, max_tokens=3, request_id="late")
+
+    class Interleaved:
+        lock, acts = threading.Lock(), [lambda: core.abort(core.submit(late))]
+
+        def __enter__(self):
+            self.lock.acquire()
+
+        def __exit__(self, *_):
+            self.lock.release()
+            if self.acts:
+                self.acts.pop()()
+
+    core.submit(GenerateRequest((1, 2), WARM, max_tokens=3))
+    core._registration = Interleaved()
+    results = core.run()
+    assert len(results) == 2
+    assert results["late"].finish_reason == "abort"
+    assert core.target.num_open == 0
+
+
 def test_every_waiting_thread_sees_its_tokens_while_another_one_steps():
     """A caller that drives must not keep what it computed for the others.
 

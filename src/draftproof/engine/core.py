@@ -193,12 +193,14 @@ class EngineCore:
 
     def reap(self) -> list[StepOutput]:
         """End aborted requests now and free what they hold; must not run inside a step."""
+        # Aborts first: whatever they name is registered, so the inbox cannot hold it later.
+        aborted = [self._to_abort.popleft() for _ in range(len(self._to_abort))]
         with self._registration:
-            while self._inbox:
-                self._scheduler.add(self._inbox.popleft())
+            arrived = [self._inbox.popleft() for _ in range(len(self._inbox))]
+        for session in arrived:
+            self._scheduler.add(session)
         outputs: list[StepOutput] = []
-        while self._to_abort:
-            session = self._to_abort.popleft()
+        for session in aborted:
             if self._sessions.get(session.request_id) is session:
                 error = RequestAborted(f"request {session.request_id} was aborted")
                 output = StepOutput(session.request_id, finish_reason="abort", error=error)

@@ -268,6 +268,18 @@ def test_a_mask_that_leaves_nothing_is_refused() -> None:
         law_of([-np.inf, 2.0], allowed_token_ids=(0,))
 
 
+@pytest.mark.parametrize("later", ["bias", "penalties", "temperature", "top_k", "top_p", "min_p"])
+def test_a_filter_that_left_no_allowed_token_is_refused_whatever_follows(later: str) -> None:
+    first = "top_p" if later == "top_k" else "top_k"
+    order = tuple(dict.fromkeys((first, "allowed", later, *DEFAULT_ORDER)))
+    for temperature in (0.0, 0.7):
+        with pytest.raises(NonFiniteLogitsError, match="no allowed token"):
+            law_of(
+                [1.0, 9.0, 2.0], temperature=temperature, order=order, top_k=1, top_p=0.5,
+                min_p=0.1, allowed_token_ids=(0,), logit_bias={0: 0.5}, presence_penalty=0.5,
+            )  # fmt: skip
+
+
 @settings(max_examples=60)
 @given(
     arrays(

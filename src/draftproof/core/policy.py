@@ -162,7 +162,7 @@ class _Pipeline:
         return int(self._logits.argmax())
 
     def _peak(self) -> float:
-        peak = float(self._logits.max()) if len(self._logits) else -math.inf
+        peak = float(self._logits.max())
         if not -math.inf < peak < math.inf:
             msg = f"largest logit after bias, penalties and masks is {peak}: expected a finite one"
             raise NonFiniteLogitsError(msg)
@@ -177,6 +177,9 @@ class _Pipeline:
         """Keep the given rising slots; None keeps all."""
         if slots is None:
             return
+        if len(slots) == 0:
+            msg = "no allowed token is left by earlier filters: expected at least one"
+            raise NonFiniteLogitsError(msg)
         self._ids = slots if self._ids is None else self._ids[slots]
         self._logits = self._logits[slots]
         self._owned = True

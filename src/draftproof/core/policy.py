@@ -77,13 +77,14 @@ def target_law(
     row = np.asarray(logits, dtype=np.float32)
     if row.ndim != 1 or row.size == 0:
         raise ConfigError(f"logits of shape {row.shape}: expected (V,) with V > 0")
-    peak = float(row.max())
+    best = int(row.argmax())  # NaN wins an argmax as it wins a max: one pass finds both
+    peak = float(row.item(best))
     if not -math.inf < peak < math.inf:
         msg = f"largest logit {peak}: expected a finite one, and no NaN or +inf in the row"
         raise NonFiniteLogitsError(msg)
     stages = params.stages
     if params.is_greedy and stages == ("temperature",):
-        return OneHotLaw(int(row.argmax()), len(row))
+        return OneHotLaw(best, len(row))
     if stages in ((), ("temperature",)):
         return DenseLaw._trusted(_weights(row, peak, params.temperature))
     pipeline = _Pipeline(row, params, history, extra)

@@ -302,7 +302,11 @@ def _event(
     wanted = session.request.logprobs
     if wanted is None:
         return TokenEvent(token, source, text)
-    logprob = float(log_softmax_at(logits, [token])[0])
-    ids, values = top_logprobs(logits, wanted)
-    best = tuple(zip(ids.tolist(), values.tolist(), strict=True))
+    best: tuple[tuple[int, float], ...] = ()
+    if wanted:
+        ids, values = top_logprobs(logits, wanted)
+        best = tuple(zip(ids.tolist(), values.tolist(), strict=True))
+    logprob = dict(best).get(token)
+    if logprob is None:  # each call sums over the vocabulary, so one is made where it will do
+        logprob = float(log_softmax_at(logits, [token])[0])
     return TokenEvent(token, source, text, logprob, best)

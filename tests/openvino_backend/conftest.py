@@ -121,7 +121,12 @@ class Decoder:
     ) -> np.ndarray:
         """Append tokens to several sequences in one pass."""
         batch = [
-            Row(seq, list(tokens), self.backend.length(seq), len(tokens) if wanted is None else wanted)
+            Row(
+                seq,
+                list(tokens),
+                self.backend.length(seq),
+                len(tokens) if wanted is None else wanted,
+            )
             for seq, tokens in rows
         ]
         return self.backend.forward(FlatBatch.from_rows(batch)).copy()

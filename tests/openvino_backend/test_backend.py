@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from draftproof.backends.openvino.rows import pass_tables
 from draftproof.core.types import FlatBatch, Row
 from draftproof.errors import (
     BackendError,
@@ -27,7 +28,17 @@ def seq(llama):
     llama.backend.close(handle)
 
 
-@pytest.mark.parametrize("widths", [[1] * 70, [33, 37], [64, 1, 5], [2] * 35, [31, 1, 1, 37]])
+@pytest.fixture(autouse=True)
+def no_page_is_innocent(llama):
+    """Fill free pages, so that a slot that is read before it is written shows."""
+    for pages in llama.backend._runner._pages:
+        pages[...] = 1e4
+
+
+@pytest.mark.parametrize(
+    "widths",
+    [[1] * 70, [33, 37], [64, 1, 5], [2] * 35, [31, 1, 1, 37], [16, 16, 17, 16, 5], [30, 4, 36]],
+)
 def test_block_scores_equal_incremental_scores(llama, tokens, widths):
     whole = llama.score(tokens)
     assert np.abs(llama.score(tokens, widths) - whole).max() < CLOSE
@@ -79,8 +90,6 @@ def test_rollback_equals_a_fresh_prefill(llama, seq, tokens, cut):
 @pytest.mark.parametrize("past", [32, 40, 63, 64])
 def test_forks_share_the_past_and_not_the_future(llama, seq, tokens, past):
     llama.feed(seq, tokens[:past])
-    for pages in llama.backend._runner._pages:
-        pages[llama.backend._cache.page_table(seq).max() + 1 :] = 3
     held = llama.backend.usage.held_pages
     twin = llama.backend.fork(seq)
     assert llama.backend.usage.held_pages == held
@@ -115,8 +124,6 @@ def test_stale_pages_never_leak_into_a_row(llama, tokens):
     for pages in llama.backend._runner._pages:
         pages[...] = np.nan
     poisoned = llama.score(tokens[:40], [35, 1, 4])
-    for pages in llama.backend._runner._pages:
-        pages[...] = 0
     assert np.abs(poisoned - clean).max() < CLOSE
 
 
@@ -126,6 +133,7 @@ def test_logits_of_an_earlier_pass_stay_readable(llama, seq, tokens):
     early = llama.backend.forward(batch)
     llama.feed(seq, tokens[3:60])
     assert np.isfinite(early).all()
+    assert not early.flags.writeable
 
 
 @pytest.mark.parametrize(
@@ -193,12 +201,7 @@ def test_pages_bound_the_context(tiny_gguf, load_tiny):
 
 
 @pytest.mark.parametrize("failure", ["run", "copy_page"])
-def test_a_failing_runtime_leaves_the_books_as_they_were(
-    llama, seq, tokens, monkeypatch, failure
-):
-    # Free pages still hold what earlier tests wrote, which may look right.
-    for pages in llama.backend._runner._pages:
-        pages[...] = 3
+def test_a_failing_runtime_leaves_the_books_as_they_were(llama, seq, tokens, monkeypatch, failure):
     llama.feed(seq, tokens[:40])
     twin = llama.backend.fork(seq)
 
@@ -245,3 +248,56 @@ def test_a_folder_without_graph_is_refused(tmp_path):
 
     with pytest.raises(ModelFileError, match=r"openvino_model\.xml"):
         load_openvino(tmp_path)
+
+
+def test_short_rows_become_one_row_per_token():
+    rows = [
+        Row(4, [1] * 3, 31, 3),
+        Row(5, [2] * 17, 10, 1),
+        Row(6, [3], 0, 1),
+        Row(7, [4] * 2, 64, 2),
+    ]
+    batch = FlatBatch.from_rows(rows)
+    past = np.array([31, 10, 0, 64], np.int32)
+    table = (np.array([9, 8, 7, 6, 5, 4, 3], np.int32), np.array([0, 2, 3, 4, 7], np.int32))
+    tables = pass_tables(batch, past, table, 32)
+    assert tables.past_lens.tolist() == [31, 32, 33, 10, 0, 64, 65]
+    assert np.diff(tables.row_begins).tolist() == [1, 1, 1, 17, 1, 1, 1]
+    assert tables.block_begins.tolist() == [0, 1, 3, 5, 6, 7, 10, 13]
+    assert tables.block_indices.tolist() == [9, 9, 8, 9, 8, 7, 6, 5, 4, 3, 5, 4, 3]
+    assert tables.max_context_len == 66
+    assert tables.token_ids is batch.token_ids
+
+
+@pytest.mark.parametrize("precision", ["f32", "int8"])
+def test_short_blocks_equal_each_other_to_the_bit(tiny_gguf, load_tiny, tokens, precision):
+    # Plain decoding is among the cuts. The prompt travels in one piece in all of them.
+    decoder = load_tiny(tiny_gguf("llama"), precision, deterministic=True)
+    cuts = [[40, *[1] * 30], [40, *[2] * 15], [40, 3, 16, 2, 4, 5], [40, 15, 15]]
+    scored = [decoder.score(tokens, cut) for cut in cuts]
+    for other in scored[1:]:
+        assert np.array_equal(other, scored[0])
+    handles = [decoder.backend.open() for _ in range(3)]
+    for handle in handles:
+        decoder.feed(handle, tokens[:40])
+    together = decoder.feed_all(
+        [(h, tokens[40 : 40 + n]) for h, n in zip(handles, (1, 7, 3), strict=True)]
+    )
+    for begin, width in ((0, 1), (1, 7), (8, 3)):
+        assert np.array_equal(together[begin : begin + width], scored[0][40 : 40 + width])
+
+
+def test_padding_repeats_the_last_token_in_place():
+    batch = FlatBatch.from_rows([Row(4, [8, 9], 31, 2)])
+    table = (np.array([7, 3], np.int32), np.array([0, 2], np.int32))
+    tables = pass_tables(batch, np.array([31], np.int32), table, 32, least_tokens=4)
+    assert tables.token_ids.tolist() == [8, 9, 9, 9]
+    assert tables.positions.tolist() == [31, 32, 32, 32]
+    assert tables.past_lens.tolist() == [31, 32, 32, 32]
+    assert tables.row_begins.tolist() == [0, 1, 2, 3, 4]
+    assert tables.block_indices.tolist() == [7, 7, 3, 7, 3, 7, 3]
+    assert tables.block_begins.tolist() == [0, 1, 3, 5, 7]
+    assert tables.logits_rows.tolist() == [0, 1]
+    wide = FlatBatch.from_rows([Row(4, [1] * 17, 0, 1)])
+    one = (np.array([5], np.int32), np.array([0, 1], np.int32))
+    assert len(pass_tables(wide, np.zeros(1, np.int32), one, 32, 40).token_ids) == 17

@@ -137,7 +137,11 @@ def test_quantize_rows_rounds_to_half_a_step():
         ("qwen2", {"extra": {"qwen2.attention.sliding_window": 64}}, "sliding_window"),
         ("llama", {"extra": {"llama.attention.causal": False}}, "causal"),
         ("llama", {"extra": {"llama.logit_scale": 0.5}}, "logit_scale"),
-        ("llama", {"tensors": {"blk.0.ffn_gate_exps.weight": np.ones((4, 64), np.float32)}}, "exps"),
+        (
+            "llama",
+            {"tensors": {"blk.0.ffn_gate_exps.weight": np.ones((4, 64), np.float32)}},
+            "exps",
+        ),
         ("llama", {"tensors": {"blk.1.ffn_up.weight": None}}, "blk.1.ffn_up.weight"),
         ("llama", {"tensors": {"blk.1.attn_k.bias": np.ones(32, np.float32)}}, "blk.1.attn_q.bias"),
         ("qwen2", {"biases": False}, "attn_k.bias"),

@@ -11,8 +11,8 @@ import openvino as ov
 import pytest
 
 from draftproof.backends.decoder_weights import DecoderWeights
-from draftproof.backends.openvino import load_openvino, prepare, read_manifest
 from draftproof.backends.openvino import graph as graph_module
+from draftproof.backends.openvino import load_openvino, prepare, read_manifest
 from draftproof.backends.openvino.graph import build_graph
 from draftproof.backends.openvino.manifest import file_sha256
 from draftproof.errors import ConfigError, ModelFileError
@@ -83,9 +83,7 @@ def age_the_record(folder):
         (age_the_record, "other versions"),
     ],
 )
-def test_a_damaged_folder_is_made_again(
-    tiny_gguf, prepared_cache, tmp_path, notes, harm, message
-):
+def test_a_damaged_folder_is_made_again(tiny_gguf, prepared_cache, tmp_path, notes, harm, message):
     path = tiny_gguf("llama")
     whole = prepare(path, "f32", prepared_cache)
     shutil.copytree(whole, tmp_path / "prepared" / whole.name)
@@ -108,9 +106,7 @@ def test_a_changed_source_gets_its_own_folder(tiny_gguf, tmp_path):
 
 
 @pytest.mark.parametrize(("precision", "limit"), [("f32", "0.001"), ("int8", "0.15")])
-def test_a_graph_of_another_law_is_refused(
-    tiny_gguf, tmp_path, monkeypatch, precision, limit
-):
+def test_a_graph_of_another_law_is_refused(tiny_gguf, tmp_path, monkeypatch, precision, limit):
     # Planted fault: queries and keys keep the order that the file stores them in.
     monkeypatch.setattr(graph_module, "_halves_first", lambda array, *_sizes: array)
     with pytest.raises(ModelFileError, match=f"reference law, expected at most {limit}"):

@@ -7,17 +7,20 @@ import pytest
 
 from draftproof.backends.decoder_weights import DecoderWeights
 from draftproof.backends.openvino import load_openvino, prepare, read_manifest
-from draftproof.backends.reference import next_token_laws, reference_logits
+from draftproof.backends.reference import next_token_laws
 from draftproof.core.types import FlatBatch, Row
 
 pytestmark = pytest.mark.model
 
-TEXT = "The Ġcapital Ġof ĠFrance Ġis ĠParis . ĠThe Ġcapital Ġof ĠItaly Ġis".split()
+TEXT = (
+    *("The", "Ġcapital", "Ġof", "ĠFrance", "Ġis", "ĠParis", "."),
+    *("ĠThe", "Ġcapital", "Ġof", "ĠItaly", "Ġis"),
+)
 
 
 @pytest.fixture(scope="module", params=["f32", "int8"])
 def model(request, smollm2_gguf, tmp_path_factory):
-    folder = prepare(smollm2_gguf, request.param, tmp_path_factory.mktemp("smollm2"))
+    folder = prepare(smollm2_gguf, request.param, tmp_path_factory.getbasetemp() / "smollm2")
     return load_openvino(folder, kv_cache_bytes=256 << 20), read_manifest(folder)
 
 
@@ -41,17 +44,12 @@ def score(backend, tokens, widths):
     return np.concatenate(parts)
 
 
-def test_the_law_is_that_of_the_file(model, smollm2_gguf, text, names):
+def test_the_law_is_that_of_the_file(model, text, names):
     backend, manifest = model
     law = next_token_laws(score(backend, text, [len(text)]))
     best = [names[token] for token in law.argmax(axis=1)]
     assert (best[3], best[-1]) == ("Ġis", "ĠRome")
     assert manifest.mean_tv <= {"f32": 1e-4, "int8": 0.08}[manifest.precision]
-
-
-def test_the_reference_knows_the_capital(smollm2_gguf, text, names):
-    logits = reference_logits(DecoderWeights(smollm2_gguf), np.array([text], np.int32))
-    assert names[int(logits[0, -1].argmax())] == "ĠRome"
 
 
 def test_blocks_and_single_tokens_agree(model):
@@ -61,3 +59,13 @@ def test_blocks_and_single_tokens_agree(model):
     for widths in ([40, *[1] * 8], [40, 8], [33, 4, 11]):
         # Logits are of the order of 20; kernels for other widths round differently.
         assert np.abs(score(backend, tokens, widths) - whole).max() < 1e-3
+
+
+def test_plain_decoding_equals_verification_to_the_bit(smollm2_gguf, tmp_path_factory):
+    cache = tmp_path_factory.getbasetemp() / "smollm2"
+    folder = prepare(smollm2_gguf, "int8", cache)
+    backend = load_openvino(folder, kv_cache_bytes=128 << 20, deterministic=True)
+    tokens = np.random.default_rng(6).integers(0, 49152, 56).tolist()
+    plain = score(backend, tokens, [40, *[1] * 16])
+    for widths in ([40, 16], [40, 5, 5, 6], [40, 2, 13, 1]):
+        assert np.array_equal(score(backend, tokens, widths), plain)

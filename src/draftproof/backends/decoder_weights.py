@@ -22,6 +22,9 @@ from draftproof.models import GgufFile, TensorInfo, read_gguf
 
 __all__ = ["DecoderShape", "DecoderWeights", "Rotation"]
 
+#: Weights of one row that is handed to the decoder of quantised blocks, at most.
+_CHUNK: Final = 1 << 16
+
 #: How a head is rotated by its position. ``interleaved``: neighbours (2i, 2i + 1) form
 #: a pair. ``halves``: entries (i, i + D / 2) do.
 Rotation = Literal["interleaved", "halves"]
@@ -137,7 +140,8 @@ class DecoderWeights:
     def __init__(self, path: Path) -> None:
         self.file: GgufFile = read_gguf(path)
         self._tensors = {tensor.name: tensor for tensor in self.file.tensors}
-        self._data = np.memmap(path, dtype=np.uint8, mode="r")
+        # A plain view: the memmap class makes every slice of it expensive.
+        self._data = np.asarray(np.memmap(path, dtype=np.uint8, mode="r"))
         self.shape = _read_shape(self.file, self._tensors)
         _check_tensors(self.file, self._tensors, self.shape)
         self._rope_base, self._rope_factor = _read_rope(self.file)
@@ -206,8 +210,13 @@ def _decode(raw: NDArray[np.uint8], info: TensorInfo) -> NDArray[np.float32]:
         return raw.view(np.float32).reshape(shape).copy()
     if kind == GGMLQuantizationType.F16:
         return raw.view(np.float16).reshape(shape).astype(np.float32)
-    rows = raw.reshape(*shape[:-1], -1)
-    return np.asarray(dequantize(rows, kind), dtype=np.float32).reshape(shape)
+    # The decoder works on 16 rows at a time and is slow at it when rows are short. Blocks
+    # do not know where rows end, so several rows are handed over as one long row.
+    rows = shape[0] if len(shape) == 2 else 1
+    most = max(1, _CHUNK // shape[-1])
+    joined = next(k for k in range(min(most, rows), 0, -1) if rows % k == 0)
+    decoded = dequantize(raw.reshape(rows // joined, -1), kind)
+    return np.asarray(decoded, dtype=np.float32).reshape(shape)
 
 
 def _number(file: GgufFile, key: str, default: float) -> float:

@@ -36,22 +36,22 @@ def reference_logits(weights: DecoderWeights, token_ids: NDArray[np.int32]) -> A
     """
     shape = weights.shape
     embedding = weights.tensor("token_embd.weight")
-    hidden = embedding[token_ids]
+    hidden: Array = embedding[token_ids]
     angles = np.arange(token_ids.shape[1])[:, None] * weights.inverse_frequencies()
     for layer in range(shape.num_layers):
         prefix = f"blk.{layer}."
         normed = _norm(hidden, weights.tensor(prefix + "attn_norm.weight"), shape.norm_epsilon)
         hidden = hidden + _attention(weights, prefix, normed, angles)
         normed = _norm(hidden, weights.tensor(prefix + "ffn_norm.weight"), shape.norm_epsilon)
-        gate = normed @ weights.tensor(prefix + "ffn_gate.weight").T
-        up = normed @ weights.tensor(prefix + "ffn_up.weight").T
+        gate = _times(normed, weights.tensor(prefix + "ffn_gate.weight"))
+        up = _times(normed, weights.tensor(prefix + "ffn_up.weight"))
         # exp may overflow to inf for very negative gates; the quotient is then right: 0.
         with np.errstate(over="ignore"):
-            activated = gate / (1.0 + np.exp(-gate)) * up
-        hidden = hidden + activated @ weights.tensor(prefix + "ffn_down.weight").T
+            activated = np.asarray(gate / (1 + np.exp(-gate)) * up, dtype=np.float32)
+        hidden = hidden + _times(activated, weights.tensor(prefix + "ffn_down.weight"))
     hidden = _norm(hidden, weights.tensor("output_norm.weight"), shape.norm_epsilon)
     head = embedding if shape.tied_head else weights.tensor("output.weight")
-    return np.asarray(hidden @ head.T, dtype=np.float32)
+    return _times(hidden, head)
 
 
 def next_token_laws(logits: Array) -> NDArray[np.float64]:
@@ -87,6 +87,12 @@ def total_variation(first: NDArray[np.float64], second: NDArray[np.float64]) -> 
         Between 0 (equal) and 1 (disjoint).
     """
     return np.asarray(0.5 * np.abs(first - second).sum(axis=-1))
+
+
+def _times(values: Array, matrix: Array) -> Array:
+    """Multiply vectors (S, T, columns) by a matrix (rows, columns), as one product."""
+    flat = values.reshape(-1, values.shape[-1]) @ matrix.T
+    return np.asarray(flat.reshape(*values.shape[:-1], -1))
 
 
 def _norm(values: Array, scale: Array, epsilon: float) -> Array:
@@ -125,7 +131,7 @@ def _attention(weights: DecoderWeights, prefix: str, normed: Array, angles: Arra
 
 def _project(weights: DecoderWeights, name: str, values: Array) -> Array:
     """Multiply by a weight, and add its bias if it has one."""
-    out = values @ weights.tensor(name + ".weight").T
+    out = _times(values, weights.tensor(name + ".weight"))
     if weights.has(name + ".bias"):
         out = out + weights.tensor(name + ".bias")
     return np.asarray(out)

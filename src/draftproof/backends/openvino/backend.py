@@ -13,7 +13,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from draftproof.backends.openvino.runner import GraphRunner, PassTables
+from draftproof.backends.openvino.rows import pass_tables
+from draftproof.backends.openvino.runner import GraphRunner
 from draftproof.cache import CacheUsage, PageCopy, PagedCache
 from draftproof.core.types import FlatBatch, ModelInfo
 from draftproof.errors import CapacityError, ConfigError, ContextOverflowError, InvariantError
@@ -36,6 +37,9 @@ class OpenVINOBackend:
         Largest number of tokens of one sequence; cut to what the pages hold.
     prefix_caching : bool
         Whether committed pages are found again by later sequences.
+    deterministic : bool
+        Pad small passes, so that the logits of a token do not depend on how many
+        tokens travel with it; see `draftproof.backends.openvino.rows`.
     """
 
     def __init__(
@@ -46,6 +50,7 @@ class OpenVINOBackend:
         precision: str,
         context_length: int,
         prefix_caching: bool = True,
+        deterministic: bool = False,
     ) -> None:
         if context_length < 1:
             raise ConfigError(f"context_length is {context_length}, expected at least 1")
@@ -53,6 +58,7 @@ class OpenVINOBackend:
         self._cache = PagedCache(
             runner.num_pages, runner.page_size, runner.bytes_per_page, prefix_caching
         )
+        self._least_tokens = max(2, runner.num_threads) if deterministic else 0
         self._copies: deque[PageCopy] = deque()
         self._info = ModelInfo(
             name=name,
@@ -152,19 +158,12 @@ class OpenVINOBackend:
         self._append(batch, counts)
         try:
             self._copy_pages()
-            indices, begins = self._cache.block_table(batch.sequence_ids)
-            return self._runner.run(
-                PassTables(
-                    token_ids=batch.token_ids,
-                    positions=batch.positions,
-                    past_lens=past_lens,
-                    row_begins=batch.row_begins,
-                    block_indices=indices,
-                    block_begins=begins,
-                    max_context_len=longest,
-                    logits_rows=batch.logits_rows,
-                )
-            )
+            table = self._cache.block_table(batch.sequence_ids)
+            size, least = self._runner.page_size, self._least_tokens
+            logits = self._runner.run(pass_tables(batch, past_lens, table, size, least))
+            wanted = logits[: len(batch.logits_rows)]
+            wanted.flags.writeable = False
+            return wanted
         except BaseException:
             for sequence_id, length in zip(batch.sequence_ids, past_lens.tolist(), strict=True):
                 self._cache.truncate(sequence_id, length)

@@ -32,6 +32,7 @@ def load_openvino(
     threads: int | None = None,
     kv_precision: KvPrecision = "f32",
     prefix_caching: bool = True,
+    deterministic: bool = False,
 ) -> OpenVINOBackend:
     """Load a prepared model, or a graph folder that optimum wrote.
 
@@ -53,6 +54,9 @@ def load_openvino(
         How keys and values are kept.
     prefix_caching : bool, default True
         Whether committed pages are found again by later sequences.
+    deterministic : bool, default False
+        Make decoding with and without speculation agree to the bit, for rows of at
+        most 16 tokens, by padding passes of fewer tokens than threads.
 
     Returns
     -------
@@ -89,6 +93,7 @@ def load_openvino(
         precision=manifest.precision if manifest else "as exported",
         context_length=limit,
         prefix_caching=prefix_caching,
+        deterministic=deterministic,
     )
 
 

@@ -101,9 +101,7 @@ def compile_paged(folder: Path, kv_precision: KvPrecision, threads: int | None) 
     try:
         return core.compile_model(model, "CPU", options)
     except RuntimeError as error:
-        raise ModelFileError(
-            f"{path}: cannot be compiled: {last_line(error)}"
-        ) from error
+        raise ModelFileError(f"{path}: cannot be compiled: {last_line(error)}") from error
 
 
 class _Input:
@@ -142,6 +140,7 @@ class GraphRunner:
 
     def __init__(self, compiled: Any, kv_cache_bytes: int) -> None:
         self._request = compiled.create_infer_request()
+        self.num_threads = int(compiled.get_property("INFERENCE_NUM_THREADS"))
         ports = {str(port.get_any_name()): port for port in compiled.inputs}
         self._inputs = {name: _Input(self._request, ports[name]) for name in BATCH_INPUTS}
         pages = {name: port for name, port in ports.items() if "_cache." in name}

@@ -14,6 +14,9 @@ Two kinds of place exist, and the difference is part of the exactness proof:
   so the number of survivors tells something about the coins of the drafts that
   were thrown away. A later round that drafted from those coins again would draft
   from a law that is no longer the declared one, and the output would be biased.
+  A tree keys them by its nodes, numbered in order of drawing: a round drafts one
+  chain or one tree, so node ``i`` and draft ``i`` never meet, and a tree without
+  branches has the coins of the chain it is.
 
 The generator is Philox 4x64 with ten rounds (Salmon et al., SC 2011), read through
 its raw 64-bit words, whose stream numpy keeps stable between versions.
@@ -169,11 +172,11 @@ class RoundCoins:
         self._noise: dict[int, NDArray[np.float64]] = {}
 
     def draft(self, i: int) -> float:
-        """Return the coin that draws draft ``i``, keyed by ``(start, i)``."""
+        """Return the coin that draws draft or tree node ``i``, keyed by ``(start, i)``."""
         return self._source._round_coin(self.start, i, 0)
 
     def accept(self, i: int) -> float:
-        """Return the coin that accepts draft ``i``, keyed by ``(start, i)``."""
+        """Return the coin that accepts draft or tree node ``i``, keyed by ``(start, i)``."""
         return self._source._round_coin(self.start, i, 1)
 
     def sample(self, i: int) -> float:

@@ -1,8 +1,10 @@
 """How many drafts survive, and which token follows them.
 
 A rule is a pure function of the draft, of target laws that are computed on demand
-and of coins. Every rule here is exact in law: whatever the drafter, the emitted
-tokens follow the target's own law, position by position and jointly.
+and of coins. Every rule that is named by a string is exact in law: whatever the
+drafter, the emitted tokens follow the target's own law, position by position and
+jointly. What is not exact has no name here: it is an object, wrapped by the caller
+in `AllowLossy`, and strict callers refuse it.
 """
 
 from __future__ import annotations
@@ -13,25 +15,44 @@ from draftproof.core.law import Law
 from draftproof.core.rng import RoundCoins
 from draftproof.core.types import Draft, Verdict
 from draftproof.errors import ConfigError, InvariantError
+from draftproof.verify.allow_lossy import AllowLossy, refuse_lossy
 from draftproof.verify.block import verify_block
 from draftproof.verify.coupled import race_token, verify_coupled
+from draftproof.verify.lossy import AcceptThreshold, Lenience, TypicalAcceptance
 from draftproof.verify.sample_match import verify_sample_match
 from draftproof.verify.standard import verify_standard
+from draftproof.verify.synthetic import SyntheticAcceptance
+from draftproof.verify.tree import TREE_RULE_OF, TREE_RULES, verify_tree
 
-__all__ = ["RULES", "plain_token", "verify"]
+__all__ = [
+    "RULES",
+    "TREE_RULES",
+    "TREE_RULE_OF",
+    "AcceptThreshold",
+    "AllowLossy",
+    "Lenience",
+    "SyntheticAcceptance",
+    "TypicalAcceptance",
+    "plain_token",
+    "refuse_lossy",
+    "verify",
+    "verify_tree",
+]
 
 #: Names of the rules: token by token (2211.17192), block (2403.10444), shared noise
 #: (2408.07978), and keeping drafts that equal a fresh draw of the target.
 RULES = ("standard", "block", "coupled", "sample-match")
 
 
-def verify(rule: str, draft: Draft, law_at: Callable[[int], Law], coins: RoundCoins) -> Verdict:
+def verify(
+    rule: str | AllowLossy, draft: Draft, law_at: Callable[[int], Law], coins: RoundCoins
+) -> Verdict:
     """Decide one row of one round.
 
     Parameters
     ----------
-    rule : str
-        One of ``RULES``.
+    rule : str or AllowLossy
+        One of ``RULES``; or, by explicit opt-in, a rule that is not exact.
     draft : Draft
         K drafted tokens and the laws they were drawn from.
     law_at : callable of int
@@ -54,12 +75,13 @@ def verify(rule: str, draft: Draft, law_at: Callable[[int], Law], coins: RoundCo
         If a draft is outside the vocabulary, or has no mass under the law that the
         drafter claims to have drawn it from.
     """
+    if isinstance(rule, AllowLossy):
+        return _verify_lossy(rule, draft, law_at, coins)
     if rule not in RULES:
         raise ConfigError(f"rule {rule!r}: expected one of {', '.join(RULES)}")
     if not draft.token_ids:
         return Verdict(0, plain_token(rule, law_at(0), coins), "sampled")
-    if min(draft.token_ids) < 0:
-        raise InvariantError(f"drafts {draft.token_ids} of {draft.proposer}: expected ids >= 0")
+    _refuse_negative(draft)
     if rule == "standard":
         return verify_standard(draft, law_at, coins)
     if rule == "block":
@@ -67,6 +89,20 @@ def verify(rule: str, draft: Draft, law_at: Callable[[int], Law], coins: RoundCo
     if rule == "coupled":
         return verify_coupled(draft, law_at, coins)
     return verify_sample_match(draft, law_at, coins)
+
+
+def _refuse_negative(draft: Draft) -> None:
+    if min(draft.token_ids) < 0:
+        raise InvariantError(f"drafts {draft.token_ids} of {draft.proposer}: expected ids >= 0")
+
+
+def _verify_lossy(
+    allowed: AllowLossy, draft: Draft, law_at: Callable[[int], Law], coins: RoundCoins
+) -> Verdict:
+    if not draft.token_ids:
+        return Verdict(0, plain_token("standard", law_at(0), coins), "sampled")
+    _refuse_negative(draft)
+    return allowed.rule.verify(draft, law_at, coins)
 
 
 def plain_token(rule: str, law: Law, coins: RoundCoins) -> int:

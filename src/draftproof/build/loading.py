@@ -161,14 +161,16 @@ def load_model(
     say = progress or (lambda _line: None)
     source = resolve(str(model), cache_dir=cache_dir, progress=say)
     folder = _prepared(source, precision, cache_dir, say)
+    tokenizer = Tokenizer.from_source(source)
     backend = load_openvino(
         folder,
         name=source.name,
+        vocab_size=tokenizer.vocab_size,
         kv_cache_bytes=kv_cache_bytes,
         context_length=context_length,
         threads=threads,
     )
-    return backend, Tokenizer.from_source(source)
+    return backend, tokenizer
 
 
 def _prepared(source: ModelSource, precision: str, cache_dir: Path | None, say: Progress) -> Path:

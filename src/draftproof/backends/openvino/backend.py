@@ -37,6 +37,9 @@ class OpenVINOBackend:
         Largest number of tokens of one sequence; cut to what the pages hold.
     prefix_caching : bool
         Whether committed pages are found again by later sequences.
+    vocab_size : int, optional
+        Number of real token ids. A graph may have more rows in its head, so that it
+        divides well; those are cut off and can never be drawn.
     deterministic : bool
         Pad small passes, so that the logits of a token do not depend on how many
         tokens travel with it; see `draftproof.backends.openvino.rows`.
@@ -50,10 +53,16 @@ class OpenVINOBackend:
         precision: str,
         context_length: int,
         prefix_caching: bool = True,
+        vocab_size: int | None = None,
         deterministic: bool = False,
     ) -> None:
         if context_length < 1:
             raise ConfigError(f"context_length is {context_length}, expected at least 1")
+        if vocab_size is not None and not 1 <= vocab_size <= runner.vocab_size:
+            raise ConfigError(
+                f"the tokenizer has {vocab_size} tokens, the model {runner.vocab_size}; "
+                "expected no more than the model has"
+            )
         self._runner = runner
         self._cache = PagedCache(
             runner.num_pages, runner.page_size, runner.bytes_per_page, prefix_caching
@@ -63,7 +72,7 @@ class OpenVINOBackend:
         self._info = ModelInfo(
             name=name,
             runtime="openvino",
-            vocab_size=runner.vocab_size,
+            vocab_size=vocab_size or runner.vocab_size,
             context_length=min(context_length, runner.num_pages * runner.page_size),
             rewindable=True,
             precision=precision,
@@ -161,7 +170,7 @@ class OpenVINOBackend:
             table = self._cache.block_table(batch.sequence_ids)
             size, least = self._runner.page_size, self._least_tokens
             logits = self._runner.run(pass_tables(batch, past_lens, table, size, least))
-            wanted = logits[: len(batch.logits_rows)]
+            wanted = logits[: len(batch.logits_rows), : self._info.vocab_size]
             wanted.flags.writeable = False
             return wanted
         except BaseException:

@@ -32,6 +32,7 @@ def load_openvino(
     threads: int | None = None,
     kv_precision: KvPrecision = "f32",
     prefix_caching: bool = True,
+    vocab_size: int | None = None,
     deterministic: bool = False,
 ) -> OpenVINOBackend:
     """Load a prepared model, or a graph folder that optimum wrote.
@@ -54,6 +55,8 @@ def load_openvino(
         How keys and values are kept.
     prefix_caching : bool, default True
         Whether committed pages are found again by later sequences.
+    vocab_size : int, optional
+        Number of real token ids; rows of the head past them are padding. All when None.
     deterministic : bool, default False
         Make decoding with and without speculation agree to the bit, for rows of at
         most 16 tokens, by padding passes of fewer tokens than threads.
@@ -93,6 +96,7 @@ def load_openvino(
         precision=manifest.precision if manifest else "as exported",
         context_length=limit,
         prefix_caching=prefix_caching,
+        vocab_size=vocab_size,
         deterministic=deterministic,
     )
 

@@ -11,9 +11,9 @@ from itertools import product
 from random import Random
 from typing import Any
 
-from symbolic import FractionLaw, SymbolicCoins, outcomes
-
 from draftproof.core.types import Draft
+from draftproof.testing.branching import BranchingCoins, CoinKey, exact_law, outcomes
+from draftproof.testing.fraction_law import FractionLaw
 from draftproof.verify import verify
 
 Prefix = tuple[int, ...]
@@ -95,7 +95,9 @@ def shipped(rule: str, propose: Callable[..., Draft] = sampled_draft) -> RoundFu
 
 def one_round(model: TableModel, play: RoundFunction, context: Prefix, kappa: int) -> list[Any]:
     """Return (probability, Round) of every path of one round with fresh coins."""
-    return list(outcomes(lambda c: play(model, context, kappa, SymbolicCoins(c, len(context)))))
+    return outcomes(
+        lambda brancher: play(model, context, kappa, BranchingCoins(brancher).round(len(context)))
+    )
 
 
 def emitted_law(model: TableModel, play: RoundFunction, kappa: int, horizon: int) -> JointLaw:
@@ -137,22 +139,18 @@ def shared_coin_law(
     play: RoundFunction,
     kappa: int,
     horizon: int,
-    key: Callable[[str, int, int], Any],
+    key: CoinKey,
 ) -> JointLaw:
     """Return the law when coins live as long as the request, placed by ``key``."""
 
-    def run(chooser: Any) -> Prefix:
-        store: dict[Any, Any] = {}
+    def run(brancher: Any) -> Prefix:
+        source = BranchingCoins(brancher, key)
         text: Prefix = ()
         while len(text) < horizon:
-            coins = SymbolicCoins(chooser, len(text), store, key)
-            text += play(model, text, kappa, coins).emitted
+            text += play(model, text, kappa, source.round(len(text))).emitted
         return text[:horizon]
 
-    law: JointLaw = defaultdict(Fraction)
-    for weight, text in outcomes(run):
-        law[text] += weight
-    return dict(law)
+    return exact_law(run)
 
 
 def path_prob(law: Callable[[Prefix], Any], context: Prefix, tail: Prefix) -> Any:

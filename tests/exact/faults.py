@@ -22,9 +22,9 @@ from enumeration import (
     sampled_draft,
     shipped,
 )
-from symbolic import FractionLaw
 
 from draftproof.core.types import Draft
+from draftproof.testing.fraction_law import FractionLaw
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,9 @@ from enumeration import (
     total_variation,
 )
 from faults import FAULTS, Fault, block_round, power, token_round, top_half
-from symbolic import FractionLaw
+
+from draftproof.testing.branching import by_place
+from draftproof.testing.fraction_law import FractionLaw
 
 pytestmark = pytest.mark.exact
 
@@ -68,15 +70,11 @@ def by_position(purpose: str, start: int, i: int) -> tuple[str, int]:
     return purpose, start + i
 
 
-def by_round(purpose: str, start: int, i: int) -> tuple[str, int, int]:
-    return (purpose, start + i, -1) if purpose in ("sample", "noise") else (purpose, start, i)
-
-
 def test_block_is_biased_when_draft_coins_belong_to_positions() -> None:
     model = random_model("random", 2, 1)
     target = target_law_of(model, 3)
-    keyed_by_round = shared_coin_law(model, shipped("block"), 2, 3, by_round)
-    assert keyed_by_round == target
+    keyed_by_place = shared_coin_law(model, shipped("block"), 2, 3, by_place)
+    assert keyed_by_place == target
     biased = shared_coin_law(model, shipped("block"), 2, 3, by_position)
     tv = total_variation(biased, target)
     print(f"block with draft coins keyed by position: TV {tv:.4f}")  # noqa: T201
@@ -92,7 +90,7 @@ def test_standard_does_not_mind_where_draft_coins_belong() -> None:
 
 def test_rules_that_emit_draws_of_the_target_do_not_mind_shared_coins() -> None:
     model = random_model("random", 2, 2)
-    for key in (by_round, by_position):
+    for key in (by_place, by_position):
         law = shared_coin_law(model, shipped("sample-match"), 2, 3, key)
         assert law == target_law_of(model, 3)
 

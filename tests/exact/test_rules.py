@@ -22,7 +22,6 @@ from enumeration import (
     target_law_of,
     total_variation,
 )
-from symbolic import TracedLaw
 
 from draftproof.core.law import DenseLaw, OneHotLaw, SparseLaw
 from draftproof.core.policy import History, SamplingParams, target_law
@@ -63,21 +62,21 @@ def test_deterministic_drafts_are_exact(rule: str, kind: str) -> None:
 
 
 def as_shipped(model: TableModel, form: str) -> TableModel:
-    """Hold the tables in the laws that ship, traced so that coins stay symbolic."""
+    """Hold the tables in the laws that ship."""
 
     @cache
     def target(prefix):
-        return TracedLaw(DenseLaw(model.target(prefix).dense().astype(np.float32)))
+        return DenseLaw(model.target(prefix).dense().astype(np.float32))
 
     @cache
     def draft(prefix):
         probs = model.draft(prefix).dense()
         if form == "sparse":
             ids = np.flatnonzero(probs)
-            return TracedLaw(SparseLaw(ids, probs[ids].astype(np.float32), len(probs)))
+            return SparseLaw(ids, probs[ids].astype(np.float32), len(probs))
         if form == "one-hot":
-            return TracedLaw(OneHotLaw(int(probs.argmax()), len(probs)))
-        return TracedLaw(DenseLaw(probs))
+            return OneHotLaw(int(probs.argmax()), len(probs))
+        return DenseLaw(probs)
 
     return TableModel(f"{model.name}-{form}", model.vocab_size, target, draft)
 
@@ -99,8 +98,8 @@ def test_laws_that_differ_by_one_ulp(rule: str) -> None:
         model = TableModel(
             "ulp",
             4,
-            lambda _: TracedLaw(DenseLaw(p)),
-            lambda _, q=q: TracedLaw(DenseLaw(q)),
+            lambda _: DenseLaw(p),
+            lambda _, q=q: DenseLaw(q),
         )
         law, accepted = first_round_law(model, shipped(rule), 2)
         assert total_variation(law, target_law_of(model, 3)) < 1e-12
@@ -136,7 +135,7 @@ def test_every_policy_reaches_the_emitted_law(rule: str, temperature: float) -> 
     for top_p, top_k, min_p in product((0.5, 0.9, 1.0), (0, 1, 2), (0.0, 0.2)):
         params = SamplingParams(temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p)
         laws = [target_law(row.astype(np.float32), params, History()) for row in rows]
-        target, draft = (TracedLaw(law) for law in laws)
+        target, draft = laws
         model = TableModel("policy", 6, lambda _, p=target: p, lambda _, q=draft: q)
         law, _ = first_round_law(model, shipped(rule), 2)
         assert total_variation(law, target_law_of(model, 3)) < 1e-12

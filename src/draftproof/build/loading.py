@@ -33,6 +33,7 @@ def load(
     kv_cache_bytes: int | None = None,
     threads: int | None = None,
     max_rows: int = 32,
+    deterministic: bool = False,
     cache_dir: Path | None = None,
     progress: Progress | None = None,
 ) -> Engine:
@@ -57,6 +58,11 @@ def load(
         Threads of the runtime; all physical cores when None.
     max_rows : int, default 32
         Most requests that run at once.
+    deterministic : bool, default False
+        Promise to the bit what else holds up to rounding: greedy text with drafts equals
+        that without, and seed-identical rules give one text per seed. Tested at load and
+        refused where runtime or machine do not keep it. Prompts are read in smaller
+        chunks, passes have at most 96 tokens, and rounds at most 15 drafts.
     cache_dir : Path, optional
         Where downloads and prepared models are kept; the user's cache when None.
     progress : callable, optional
@@ -77,15 +83,16 @@ def load(
         If the drafter has another vocabulary.
     """
     config = SpeculativeConfig.parse(speculative_config)
-    limits = {"context_length": context_length, "threads": threads}
     say = progress or (lambda _line: None)
     target, tokenizer = load_model(
         model,
         precision=precision,
         kv_cache_bytes=kv_cache_bytes,
+        deterministic=deterministic,
         cache_dir=cache_dir,
         progress=say,
-        **limits,
+        context_length=context_length,
+        threads=threads,
     )
     proposers: list[Proposer] = []
     if config.method == "ngram":
@@ -100,7 +107,8 @@ def load(
             kv_cache_bytes=None,
             cache_dir=cache_dir,
             progress=say,
-            **limits,
+            context_length=context_length,
+            threads=threads,
         )
         check_same_vocabulary(
             tokenizer, draft_tokenizer, target.info.vocab_size, draft.info.vocab_size
@@ -113,6 +121,7 @@ def load(
         kappa=config.kappa,
         rule=config.rejection_sample_method,
         scheduler=SchedulerConfig(max_rows=max_rows),
+        deterministic=deterministic,
     )
     return Engine(core)
 
@@ -124,6 +133,7 @@ def load_model(
     context_length: int | None = None,
     kv_cache_bytes: int | None = None,
     threads: int | None = None,
+    deterministic: bool = False,
     cache_dir: Path | None = None,
     progress: Progress | None = None,
 ) -> tuple[ModelBackend, Tokenizer]:
@@ -137,6 +147,8 @@ def load_model(
         How the weights are held; an IR folder keeps its own.
     context_length, kv_cache_bytes, threads : int, optional
         Limits; see `load`.
+    deterministic : bool, default False
+        Let the runtime pad small passes, so that they round as larger ones do.
     cache_dir : Path, optional
         Where downloads and prepared models are kept.
     progress : callable, optional
@@ -169,6 +181,7 @@ def load_model(
         kv_cache_bytes=kv_cache_bytes,
         context_length=context_length,
         threads=threads,
+        deterministic=deterministic,
     )
     return backend, tokenizer
 

@@ -16,6 +16,11 @@ from itertools import count
 from draftproof.core.protocols import ModelBackend, Proposer, Tokenizer
 from draftproof.core.rng import CoinSource, fresh_seed
 from draftproof.core.stats import SpecDecodeStats
+from draftproof.engine.deterministic import (
+    MAX_ROW_TOKENS,
+    deterministic_limits,
+    require_bit_identity,
+)
 from draftproof.engine.exactness import exactness_label
 from draftproof.engine.request import GenerateRequest, GenerateResult, StepOutput
 from draftproof.engine.scheduler import Scheduler, SchedulerConfig
@@ -48,6 +53,9 @@ class EngineCore:
         Ids that end a generation; the tokenizer's when None.
     scheduler : SchedulerConfig, optional
         Limits of a pass.
+    deterministic : bool, default False
+        Run passes only in shapes for which the target's kernels round alike, after a
+        test that they do; see `draftproof.engine.deterministic`.
     coin_source : callable, optional
         Makes the coins of a request from its seed and stream. Audits pass one that
         integrates over coins; everyone else leaves it.
@@ -69,6 +77,7 @@ class EngineCore:
         rule: str | None = None,
         eos_token_ids: frozenset[int] | None = None,
         scheduler: SchedulerConfig | None = None,
+        deterministic: bool = False,
         coin_source: Callable[[int, int], CoinSource] = CoinSource,
     ) -> None:
         self.target = target
@@ -86,7 +95,11 @@ class EngineCore:
         self._kappa = kappa
         self._rule = rule
         self._coin_source = coin_source
-        self._scheduler = Scheduler(target, scheduler or SchedulerConfig())
+        self._deterministic = deterministic
+        limits = scheduler or SchedulerConfig()
+        if deterministic:
+            limits = deterministic_limits(limits, target.info.page_size)
+        self._scheduler = Scheduler(target, limits)
         self._arrivals = count()
         # What submit and abort leave for the thread that steps.
         self._registration = threading.Lock()
@@ -95,6 +108,8 @@ class EngineCore:
         self._sessions: dict[str, Session] = {}
         self._results: dict[str, GenerateResult] = {}
         self._check_speculation(kappa, self.default_proposer, rule)
+        if deterministic:
+            require_bit_identity(target)
 
     @property
     def has_work(self) -> bool:
@@ -265,7 +280,9 @@ class EngineCore:
                 request_id=request.request_id,
                 prompt_ids=request.prompt_ids,
                 seed=session.seed,
-                exactness=exactness_label(request.params, request.rule),
+                exactness=exactness_label(
+                    request.params, request.rule, deterministic=self._deterministic
+                ),
                 rule=request.rule or "none",
                 stats=session.stats,
                 notes=session.notes,
@@ -276,6 +293,11 @@ class EngineCore:
     def _check_speculation(self, kappa: int, proposer: str, rule: str | None) -> None:
         if kappa < 0:
             raise ConfigError(f"num_speculative_tokens is {kappa}; expected 0 or more")
+        if self._deterministic and kappa >= MAX_ROW_TOKENS:
+            raise ConfigError(
+                f"num_speculative_tokens is {kappa}; the deterministic mode allows at most "
+                f"{MAX_ROW_TOKENS - 1}"
+            )
         if rule is not None and rule not in RULES:
             raise ConfigError(f"rule {rule!r} is unknown; expected one of {', '.join(RULES)}")
         if proposer not in self.proposers and (kappa or proposer != "none"):

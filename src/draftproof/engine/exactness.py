@@ -10,7 +10,9 @@ __all__ = ["exactness_label"]
 SEED_IDENTICAL_RULES = frozenset({"coupled", "sample-match"})
 
 
-def exactness_label(params: SamplingParams, rule: str | None) -> str:
+def exactness_label(
+    params: SamplingParams, rule: str | None, *, deterministic: bool = False
+) -> str:
     """Return the exactness of a request.
 
     Parameters
@@ -20,6 +22,9 @@ def exactness_label(params: SamplingParams, rule: str | None) -> str:
     rule : str, optional
         Its verification rule; None stands for the best exact rule of each draft.
 
+    deterministic : bool, default False
+        Whether the engine keeps to passes for which the target's kernels round alike.
+
     Returns
     -------
     str
@@ -27,7 +32,10 @@ def exactness_label(params: SamplingParams, rule: str | None) -> str:
         numeric noise of the model's kernels. ``"seed-identical"``: the text is a
         function of the seed, with or without drafts, up to the same noise.
         ``"exact-in-law"``: every token has the target's conditional distribution.
+        The first two end with ``", to the bit"`` in the deterministic mode, where that
+        noise is none.
     """
+    bits = ", to the bit" if deterministic else ""
     if params.is_greedy:
-        return "greedy"
-    return "seed-identical" if rule in SEED_IDENTICAL_RULES else "exact-in-law"
+        return f"greedy{bits}"
+    return f"seed-identical{bits}" if rule in SEED_IDENTICAL_RULES else "exact-in-law"

@@ -34,11 +34,20 @@ class SchedulerConfig:
         Most prompt tokens of one request in one pass.
     prefill_budget : int, default 512
         Prompt tokens of all requests in one pass; at least one chunk always goes.
+    max_pass_tokens : int, optional
+        Most tokens of a pass, drafts included; at least one row always goes. Rows that
+        do not fit go first in the next pass. None sets no limit.
+    max_row_tokens : int, optional
+        Most tokens of a row past the prompt, drafts included. With it a row that is
+        resumed reads what it had generated in rows of this width, its last token
+        alone, and only pages of prompts are shared. None sets no limit.
     """
 
     max_rows: int = 32
     prefill_chunk: int = 256
     prefill_budget: int = 512
+    max_pass_tokens: int | None = None
+    max_row_tokens: int | None = None
 
     def __post_init__(self) -> None:
         """Check ranges."""
@@ -65,6 +74,8 @@ class RowPlan:
         Whether the pending tokens reach the end, so that the row emits.
     kappa : int
         Most drafts, with slots reserved for them.
+    is_shareable : bool
+        Whether the tokens may be published for other requests once they are committed.
     coins : RoundCoins
         The coins of the round; drafter and verifier share the object.
     draft : Draft
@@ -77,6 +88,7 @@ class RowPlan:
     pending: Sequence[int]
     is_final: bool
     kappa: int
+    is_shareable: bool
     coins: RoundCoins
     draft: Draft = field(default_factory=Draft)
 
@@ -98,6 +110,7 @@ class Scheduler:
         self.waiting: list[Session] = []
         self.running: list[Session] = []
         self.num_preemptions = 0
+        self._num_plans = 0
 
     def add(self, session: Session) -> None:
         """Queue a new request."""
@@ -127,20 +140,20 @@ class Scheduler:
         failed: list[tuple[Session, CapacityError]] = []
         budget = self._config.prefill_budget
         preempted_before = self.num_preemptions
-        # Planning in arrival order means that a victim has never been planned yet.
-        for session in sorted(self.running, key=_prefill_last):
+        self._num_plans += 1
+        for session in sorted(self.running, key=_order):
             if session.sequence_id is None:
-                continue
+                continue  # preempted for a row before it
             row = self._row(session)
-            if len(row.pending) > 1:
-                if budget <= 0:
-                    continue
-                budget -= len(row.pending)
+            if not self._fits(row, rows) or (len(row.pending) > 1 and budget <= 0):
+                continue
             if self._reserve(row, rows, failed):
+                budget -= len(row.pending) if len(row.pending) > 1 else 0
+                session.last_plan = self._num_plans
                 rows.append(row)
         if self.num_preemptions > preempted_before:
             return rows, failed  # pages are short: nobody new enters in this pass
-        while budget > 0 and len(self.running) < self._config.max_rows:
+        while budget > 0 and len(self.running) < self._config.max_rows and self._has_room(rows):
             session_or_none = self._next_waiting()
             if session_or_none is None:
                 break
@@ -148,17 +161,42 @@ class Scheduler:
             if admitted is None:
                 break
             budget -= len(admitted.pending)
+            session_or_none.last_plan = self._num_plans
             rows.append(admitted)
         return rows, failed
+
+    def _fits(self, row: RowPlan, planned: Sequence[RowPlan]) -> bool:
+        limit = self._config.max_pass_tokens
+        if limit is None or not planned:
+            return True
+        return _num_tokens(planned) + _num_tokens([row]) <= limit
+
+    def _has_room(self, planned: Sequence[RowPlan]) -> bool:
+        """Whether one more chunk of any prompt would fit into the pass."""
+        limit = self._config.max_pass_tokens
+        if limit is None or not planned:
+            return True
+        return _num_tokens(planned) + self._config.prefill_chunk <= limit
+
+    def _cut(self, session: Session, start: int) -> int:
+        """Return where the next chunk ends: a function of the request and the place."""
+        chunk = self._config.prefill_chunk
+        boundary = (start // chunk + 1) * chunk
+        width = self._config.max_row_tokens
+        if width is None:
+            return min(len(session.tokens), boundary)
+        if start < session.num_prompt_tokens:
+            return min(session.num_prompt_tokens, boundary)
+        return max(start + 1, min(len(session.tokens) - 1, start + width))
 
     def _row(self, session: Session) -> RowPlan:
         """Cut the next chunk of a running session."""
         assert session.sequence_id is not None  # narrows the type
         start = self._target.length(session.sequence_id)
-        chunk = self._config.prefill_chunk
-        end = min(len(session.tokens), (start // chunk + 1) * chunk)
+        end = self._cut(session, start)
         is_final = end == len(session.tokens)
         kappa = session.kappa_for_round() if is_final else 0
+        is_prompt = start < session.num_prompt_tokens
         return RowPlan(
             session=session,
             sequence_id=session.sequence_id,
@@ -166,6 +204,7 @@ class Scheduler:
             pending=session.tokens[start:end],
             is_final=is_final,
             kappa=kappa,
+            is_shareable=is_prompt or self._config.max_row_tokens is None,
             coins=session.coins.round(len(session.tokens)),
         )
 
@@ -249,9 +288,13 @@ def _arrival(session: Session) -> int:
     return session.arrival
 
 
-def _prefill_last(session: Session) -> tuple[bool, int]:
-    """Order of planning: requests that decode first, then by arrival."""
-    return session.num_generated == 0, session.arrival
+def _order(session: Session) -> tuple[bool, int, int]:
+    """Order of planning: decode before prefill, who waited longest, then arrival."""
+    return session.num_generated == 0, session.last_plan, session.arrival
+
+
+def _num_tokens(rows: Sequence[RowPlan]) -> int:
+    return sum(len(row.pending) + row.kappa for row in rows)
 
 
 def _too_long(session: Session) -> CapacityError:

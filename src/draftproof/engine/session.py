@@ -73,6 +73,8 @@ class Session:
         self.rules: set[str] = set()
         self.sequence_id: int | None = None
         self.prefix_keys: tuple[int, ...] = ()
+        #: Number of the last pass that had a row of this request.
+        self.last_plan = 0
         self._num_asked = 0
         self._reasons: Counter[str] = Counter()
 

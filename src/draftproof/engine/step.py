@@ -94,7 +94,8 @@ def run_step(
         start = perf_counter()
         try:
             if not plan.is_final:
-                target.commit(plan.sequence_id)
+                if plan.is_shareable:
+                    target.commit(plan.sequence_id)
                 continue
             tokens, sources, num_accepted = _verify(plan, logits)
             verify_s += perf_counter() - start
@@ -274,7 +275,8 @@ def _commit(
             break
     assert decision is not None  # narrows the type: at least one token is emitted
     target.truncate(plan.sequence_id, len(session.tokens) - 1)
-    target.commit(plan.sequence_id)
+    if plan.is_shareable:
+        target.commit(plan.sequence_id)
     record = StepRecord(
         request_id=session.request_id,
         position=position,

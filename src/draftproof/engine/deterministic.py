@@ -1,0 +1,131 @@
+"""The bit-identical mode: passes of a shape for which the kernels round alike.
+
+Kernels sum in another order for another shape, so the logits of a token depend on how
+many tokens travel with it. Some runtimes do not have that within limits: short rows,
+small passes. Here are the limits, and the test that a runtime on this machine keeps
+the promise. Inside them greedy decoding with drafts equals greedy decoding without,
+and the rules ``coupled`` and ``sample-match`` give one text per seed, to the bit: for
+any drafter, kappa, batch and history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from draftproof.core.protocols import ModelBackend
+from draftproof.core.types import FlatBatch, Row
+from draftproof.engine.scheduler import SchedulerConfig
+from draftproof.errors import ConfigError
+
+__all__ = ["MAX_PASS_TOKENS", "MAX_ROW_TOKENS", "deterministic_limits", "require_bit_identity"]
+
+#: Widest row past the prompt: the pending token and its drafts.
+MAX_ROW_TOKENS = 16
+#: Most tokens of a pass. Matrix products of about a hundred rows use other kernels.
+MAX_PASS_TOKENS = 96
+#: Prompt chunk for a runtime without pages.
+_CHUNK = 32
+#: Row widths that the test tries, with and without company.
+_WIDTHS = (1, 2, 3, 5, 8, 16, 4, 1)
+
+
+def deterministic_limits(config: SchedulerConfig, page_size: int) -> SchedulerConfig:
+    """Return the limits of a pass under which kernels round alike.
+
+    Parameters
+    ----------
+    config : SchedulerConfig
+        The engine's limits.
+    page_size : int
+        Tokens of a shareable page, 0 for none. Prompts are cut at its multiples, so
+        that a cached prefix was computed in the very cuts that would compute it now.
+
+    Returns
+    -------
+    SchedulerConfig
+        The same number of rows in narrower passes.
+    """
+    return replace(
+        config,
+        prefill_chunk=page_size or _CHUNK,
+        prefill_budget=MAX_PASS_TOKENS,
+        max_pass_tokens=MAX_PASS_TOKENS,
+        max_row_tokens=MAX_ROW_TOKENS,
+    )
+
+
+def require_bit_identity(target: ModelBackend) -> None:
+    """Test that the logits of a token do not depend on what travels with it.
+
+    One text is scored token by token, alone, and again in rows of many widths beside
+    other sequences, and all logits are compared to the bit. Takes some forty passes.
+
+    Parameters
+    ----------
+    target : ModelBackend
+        The model; its sequences are closed again.
+
+    Raises
+    ------
+    ConfigError
+        If one bit differs; the message says where and by how much.
+    """
+    generator = np.random.default_rng(1)
+    chunk = target.info.page_size or _CHUNK
+    total = chunk + sum(_WIDTHS)
+    if total >= target.info.context_length:
+        raise ConfigError(
+            f"the context of {target.info.name} is {target.info.context_length}; "
+            f"the test for the deterministic mode needs {total + 1}"
+        )
+    text = generator.integers(0, target.info.vocab_size, total).tolist()
+    other = generator.integers(0, target.info.vocab_size, total).tolist()
+    alone = _score(target, text, chunk, [1] * sum(_WIDTHS), [])
+    begin = chunk
+    together = _score(target, text, chunk, _WIDTHS, other)
+    for width in _WIDTHS:
+        span = slice(begin - chunk, begin - chunk + width)
+        if not np.array_equal(alone[span], together[span]):
+            gap = float(np.abs(alone[span] - together[span]).max())
+            raise ConfigError(
+                f"{target.info.name} on {target.info.runtime} cannot run deterministically here: "
+                f"a row of {width} tokens beside another sequence differs from plain decoding "
+                f"by up to {gap:.3g} in the logits"
+            )
+        begin += width
+
+
+def _score(
+    target: ModelBackend,
+    text: Sequence[int],
+    chunk: int,
+    widths: Sequence[int],
+    other: Sequence[int],
+) -> NDArray[np.float32]:
+    """Return the logits of a text past its first chunk, in rows of the given widths.
+
+    With another text, its next token or its first chunk travels in every pass.
+    """
+    # Opened without their tokens: a prefix cache must not hide a difference.
+    sequence, companion = target.open(), target.open()
+    parts: list[NDArray[np.float32]] = []
+    try:
+        start = 0
+        for index, width in enumerate([chunk, *widths]):
+            rows = [Row(sequence, text[start : start + width], start, width)]
+            if other:
+                held = target.length(companion)
+                count = chunk if index == 1 else 1
+                rows.insert(index % 2, Row(companion, other[held : held + count], held, 1))
+            logits = target.forward(FlatBatch.from_rows(rows))
+            begin = 1 if other and index % 2 == 0 else 0
+            parts.append(logits[begin : begin + width].copy())
+            start += width
+    finally:
+        target.close(sequence)
+        target.close(companion)
+    return np.concatenate(parts[1:])

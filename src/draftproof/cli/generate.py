@@ -54,6 +54,7 @@ def generate(
     kv_cache_mb: o.KvCacheMb = None,
     max_rows: o.MaxRows = 32,
     threads: o.Threads = None,
+    deterministic: o.Deterministic = False,
     draft_model: o.DraftModel = None,
     draft_precision: o.DraftPrecision = None,
     speculative_config: o.SpeculativeConfigJson = None,
@@ -126,6 +127,7 @@ def generate(
         "precision": precision.value,
         "draft_precision": draft_precision and draft_precision.value,
         "context_length": context_length,
+        "deterministic": deterministic,
     }
 
     def load() -> Engine:

@@ -68,6 +68,14 @@ ContextLength = Annotated[
 KvCacheMb = Annotated[
     int | None, _option(MODEL, "--kv-cache-mb", help="Size of the KV cache in MB (10^6 bytes).")
 ]
+Deterministic = Annotated[
+    bool,
+    _option(
+        MODEL,
+        "--deterministic",
+        help="Keep greedy and seed-identical text to the bit; smaller passes.",
+    ),
+]
 MaxRows = Annotated[int, _option(MODEL, "--max-rows", help="Most requests that run at once.")]
 
 DraftModel = Annotated[

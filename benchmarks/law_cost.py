@@ -7,13 +7,13 @@ Usage: ``python benchmarks/law_cost.py [--repeats 101]``
 from __future__ import annotations
 
 import argparse
-import json
-import platform
 import statistics
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
+from measure import report
 
 from draftproof.core.law import Law, OneHotLaw
 from draftproof.core.policy import History, SamplingParams, target_law
@@ -72,29 +72,29 @@ def actions(size: int) -> dict[str, Callable[[], object]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=101)
-    repeats = parser.parse_args().repeats
+    parser.add_argument("--output", type=Path)
+    options = parser.parse_args()
     table = {
-        size: {name: median_ns(call, repeats) / size for name, call in actions(size).items()}
+        size: {
+            name: median_ns(call, options.repeats) / size for name, call in actions(size).items()
+        }
         for size in SIZES
     }
     print(f"{'ns per entry':22}" + "".join(f"{f'V={size}':>12}" for size in SIZES))
     for name in table[SIZES[0]]:
         print(f"{name:22}" + "".join(f"{table[size][name]:12.2f}" for size in SIZES))
-    print(
-        json.dumps(
-            {
-                "benchmark": "law_cost",
-                "unit": "ns per row entry, median",
-                "repeats": repeats,
-                "numpy": np.__version__,
-                "python": platform.python_version(),
-                "machine": platform.machine(),
-                "results": {
-                    str(size): {name: round(value, 3) for name, value in row.items()}
-                    for size, row in table.items()
-                },
-            }
-        )
+    results = {
+        str(size): {name: round(value, 3) for name, value in row.items()}
+        for size, row in table.items()
+    }
+    report(
+        {
+            "benchmark": "law_cost",
+            "unit": "ns per row entry, median",
+            "repeats": options.repeats,
+            "results": results,
+        },
+        options.output,
     )
 
 

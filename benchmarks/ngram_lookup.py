@@ -5,15 +5,15 @@ Run: ``python benchmarks/ngram_lookup.py``. Prints a table, then one JSON line.
 
 from __future__ import annotations
 
-import json
-import platform
+import argparse
 import statistics
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
+from measure import report
 
-from draftproof import __version__
 from draftproof.core.policy import History, SamplingParams
 from draftproof.core.protocols import ProposalRequest
 from draftproof.core.rng import CoinSource
@@ -63,6 +63,9 @@ def measure(text: list[int], low: int, high: int) -> tuple[float, float]:
 
 def main() -> None:
     """Measure all texts, lengths and ranges."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--output", type=Path)
+    options = parser.parse_args()
     rows = []
     print(f"{'text':12} {'tokens':>7} {'range':>9} {'first us':>9} {'us/token':>9} {'then us':>8}")
     for length in LENGTHS:
@@ -72,17 +75,11 @@ def main() -> None:
                 rows.append([name, length, low, high, round(first), round(then)])
                 head = f"{name:12} {length:7} {f'{low}..{high}':>9}"
                 print(f"{head} {first:9.0f} {first / length:9.2f} {then:8.0f}")
-    report = {
-        "benchmark": "ngram_lookup",
-        "version": __version__,
-        "machine": platform.machine(),
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "seed": SEED,
-        "columns": ["text", "tokens", "min_n", "max_n", "first_us", "median_us"],
-        "rows": rows,
-    }
-    print(json.dumps(report))
+    columns = ["text", "tokens", "min_n", "max_n", "first_us", "median_us"]
+    report(
+        {"benchmark": "ngram_lookup", "seed": SEED, "columns": columns, "rows": rows},
+        options.output,
+    )
 
 
 if __name__ == "__main__":

@@ -17,27 +17,34 @@ from measure import environment, interleave, peak_memory_bytes, ratios, report, 
 
 from draftproof.build import load
 from draftproof.core.stats import SpecDecodeStats, format_rate
-from draftproof.engine import Engine
+from draftproof.engine import Engine, Prompt
 
 NAMES = ("Anna", "Peter", "Lucia", "Karim", "Ingrid", "Tomas", "Mei", "Oskar", "Nadia", "Hugo")
 GOODS = ("apples", "pears", "bread", "cheese", "honey", "paper", "candles", "rope", "salt", "tea")
 PLACES = ("the bridge", "the mill", "the school", "the harbour", "the old gate", "the library")
 
 
-def copying_prompt(index: int) -> list[dict[str, str]]:
-    """Ask for a text to be repeated with one name changed."""
-    name, other = NAMES[index % 10], NAMES[(index + 3) % 10]
+def record(index: int, name: str) -> str:
+    """Write a short report about somebody's day; every index gives another one."""
     goods = [GOODS[(index + step) % 10] for step in range(6)]
-    place, place2 = PLACES[index % 6], PLACES[(index + 2) % 6]
-    text = (
+    place, other_place = PLACES[index % 6], PLACES[(index + 2) % 6]
+    return (
         f"{name} left the house at {6 + index % 4} in the morning and walked to {place}. "
         f"There {name} bought {goods[0]}, {goods[1]} and {goods[2]}. On the way back {name} "
-        f"stopped at {place2}, gave the {goods[1]} to a neighbour and received {goods[3]} and "
-        f"{goods[4]} in return. In the evening {name} wrote down what had been bought and given: "
-        f"{goods[0]}, {goods[1]}, {goods[2]}, {goods[3]}, {goods[4]}, and also some {goods[5]}."
+        f"stopped at {other_place}, gave the {goods[1]} to a neighbour and received {goods[3]} "
+        f"and {goods[4]} in return. In the evening {name} wrote down what had been bought and "
+        f"given: {goods[0]}, {goods[1]}, {goods[2]}, {goods[3]}, {goods[4]}, and also some "
+        f"{goods[5]}. The next day {name} went back to {place}, because the {goods[2]} had been "
+        f"left there, and found it at once."
     )
-    ask = f"Repeat the following text word by word, but write {other} instead of {name}.\n\n{text}"
-    return [{"role": "user", "content": ask}]
+
+
+def copying_prompt(index: int) -> str:
+    """Give a text, then the text with one name changed, twice, and its start once more."""
+    name, other = NAMES[index % 10], NAMES[(index + 3) % 10]
+    edited = record(index, other)
+    start = edited[: edited.index(".") + 1]
+    return "\n\n".join([record(index, name), edited, edited, start])
 
 
 FREE = (
@@ -57,10 +64,11 @@ def free_prompt(index: int) -> list[dict[str, str]]:
     return [{"role": "user", "content": FREE[index % len(FREE)]}]
 
 
-def pace(engine: Engine, prompt: list[dict[str, str]], options: dict) -> tuple[float, object]:
+def pace(engine: Engine, prompt: Prompt, options: dict) -> tuple[float, object]:
     """Tokens per second from the first token on, and the result."""
     begin, result = None, None
     for output in engine.stream(prompt, **options):
+        # The first token comes with the prompt; the pace is that of the others.
         begin = begin if begin is not None else time.perf_counter()
         result = output.result
     return (len(result.tokens) - 1) / (time.perf_counter() - begin), result

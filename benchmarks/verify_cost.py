@@ -15,16 +15,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import statistics
 import subprocess
 import sys
 import time
-from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
+from measure import report
 
 from draftproof.backends.openvino import OpenVINOBackend, load_openvino, prepare, read_manifest
 from draftproof.core.types import FlatBatch, Row
@@ -40,24 +38,6 @@ def memory_mib() -> dict[str, int]:
     wanted = ("VmHWM", "VmRSS", "RssAnon", "RssFile")
     fields = (line.split() for line in status.read_text(encoding="utf-8").splitlines())
     return {f[0][:-1]: int(f[1]) // 1024 for f in fields if f and f[0][:-1] in wanted}
-
-
-def environment() -> dict[str, object]:
-    """Return what a reader must know to compare two runs."""
-    model = ""
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.is_file():
-        lines = cpuinfo.read_text(encoding="utf-8").splitlines()
-        model = next((x.split(":")[1].strip() for x in lines if x.startswith("model name")), "")
-    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
-    packages = ("openvino", "numpy", "gguf")
-    return {
-        "cpu": model,
-        "cores": os.cpu_count(),
-        "load_before": load,
-        "python": platform.python_version(),
-        "versions": {package: version(package) for package in packages},
-    }
 
 
 class Passes:
@@ -164,7 +144,7 @@ def main() -> int:
         print(json.dumps(measure(args.model, args.one, args)))
         return 0
     record: dict[str, object] = {"benchmark": "verify_cost", "context": args.context}
-    record |= {"repeats": args.repeats, "environment": environment(), "results": []}
+    record |= {"repeats": args.repeats, "results": []}
     for precision in args.precisions.split(","):
         prepare(args.model, precision, args.cache_dir, lambda line: print(line, file=sys.stderr))
         command = [sys.executable, *sys.argv, "--one", precision]
@@ -172,10 +152,7 @@ def main() -> int:
         result = json.loads(done.stdout.splitlines()[-1])
         record["results"].append(result)  # type: ignore[attr-defined]
         print(table(result), flush=True)
-    line = json.dumps(record)
-    if args.output:
-        args.output.write_text(line + "\n", encoding="utf-8")
-    print(line)
+    report(record, args.output)
     return 0
 
 

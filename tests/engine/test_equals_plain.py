@@ -145,6 +145,16 @@ def test_a_drafter_that_is_the_target_is_always_right():
         assert {record.num_accepted for record in result.records[1:]} == {4}
 
 
+@pytest.mark.parametrize("rule", ["standard", "block", "coupled"])
+def test_a_drafter_that_is_the_target_is_right_when_it_samples_too(rule):
+    """Under ``coupled`` only if both race over the same noise."""
+    batch = requests(5, 8, params=SamplingParams(temperature=0.9), max_tokens=101, rule=rule)
+    core = make_core(proposers=[DraftModelProposer(TableBackend(TABLE))], kappa=4)
+    for result in run(core, batch).values():
+        assert result.stats.num_draft_tokens == 80
+        assert result.stats.acceptance_rate == 1.0
+
+
 class Corrupted(DraftModelProposer):
     """A perfect drafter whose every third proposal is changed on its way out."""
 

@@ -49,8 +49,10 @@ class Odd(FixedProposer):
     def __init__(self, make, name="odd"):
         super().__init__((1,), name)
         self._make = make
+        self.num_asked = 0
 
     def propose(self, requests):
+        self.num_asked += 1
         return self._make(requests)
 
 
@@ -92,8 +94,11 @@ def test_a_drafter_that_breaks_its_contract_changes_nothing_but_a_note(name, rul
     make, told = BROKEN[name]
     batch = requests(3, 6, 4, params=WARM, max_tokens=15, rule=rule)
     batch[1] = replace(batch[1], proposer="ngram")
-    core = make_core(proposers=[Odd(make), NgramProposer(1, 3)], kappa=3)
+    odd = Odd(make)
+    core = make_core(proposers=[odd, NgramProposer(1, 3)], kappa=3)
     results = run(core, batch)
+    if not told.startswith(("failed", "drafts", "0 drafts")):
+        assert odd.num_asked <= 2  # once for each of its requests, then it is switched off
     expected = ids(plain(batch))
     assert results["a"].token_ids == expected["a"]
     assert results["c"].token_ids == expected["c"]
@@ -323,8 +328,8 @@ def test_a_request_that_outgrows_the_cache_fails_at_the_token_that_does_not_fit(
 
 @pytest.mark.parametrize("kappa", [4, 8])
 def test_drafts_that_do_not_fit_do_not_end_a_request_that_would_fit_without(kappa):
-    """Preempted with nothing else running, a request resumes plainly rather than fail."""
-    batch = requests(3, 5, max_tokens=12)
+    """Sent away and with nothing else running, a request resumes plainly rather than fail."""
+    batch = requests(3, 6, max_tokens=100, stop_criterion=lambda output: len(output) == 14)
     core = make_core(store=PagedStore(5), proposers=[drafter("junk")], kappa=kappa)
     assert ids(run(core, batch)) == ids(plain(batch))
     assert core.num_preemptions > 0

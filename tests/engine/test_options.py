@@ -276,6 +276,7 @@ def test_the_first_end_is_at_min_tokens_exactly(by, kappa):
 
 @pytest.mark.parametrize("kappa", [0, 3, 8])
 def test_stop_strings_and_criteria_wait_for_min_tokens(kappa):
+    """The text is abcabcabcabc; what completes with token number min_tokens counts."""
     text = LETTERS.encode("abcabcabcabc")
     table = written(text, LETTERS.vocab_size)
     asked = []
@@ -284,14 +285,20 @@ def test_stop_strings_and_criteria_wait_for_min_tokens(kappa):
         asked.append(list(output))
         return output[-1] == 1
 
-    known = {"r": [0, *text]}
-    for options, expected in (
-        ({"stop": "bc"}, "abca"),
-        ({"stop_criterion": criterion}, "abcab"),
+    for min_tokens, options, expected in (
+        (4, {"stop": "bc"}, "abca"),
+        (4, {"stop_criterion": criterion}, "abcab"),
+        (5, {"stop": "b"}, "abca"),
+        (6, {"stop": "b"}, "abcabca"),
     ):
         subject = make_engine(
-            table, tokenizer=LETTERS, proposers=[OracleProposer(known)], kappa=kappa
+            table,
+            tokenizer=LETTERS,
+            proposers=[OracleProposer({"r": [0, *text]})],
+            kappa=kappa,
         )
-        result = subject.generate([0], min_tokens=4, max_tokens=12, request_id="r", **options)
+        result = subject.generate(
+            [0], min_tokens=min_tokens, max_tokens=12, request_id="r", **options
+        )
         assert result.text == expected
-    assert asked == [text[:n] for n in range(1, 6)]
+    assert asked == [text[:count] for count in range(1, 6)]

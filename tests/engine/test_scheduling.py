@@ -123,8 +123,29 @@ def test_every_request_ends_however_tight_the_cache_is(num_pages, chunk):
     assert core.target.num_open == 0
 
 
-def test_the_oldest_request_is_never_the_one_that_waits_longest():
-    """All alike: requests end in the order in which they came."""
+class Watched(Scheduler):
+    """Checks each victim: nobody younger may run on."""
+
+    def _preempt(self, session):
+        assert session.arrival == max(other.arrival for other in self.running)
+        super()._preempt(session)
+
+
+@pytest.mark.parametrize("num_pages", [9, 12, 16])
+@pytest.mark.parametrize("max_pass_tokens", [None, 1, 9])
+def test_only_the_youngest_gives_its_pages_back(num_pages, max_pass_tokens):
+    """So the oldest always moves on, and a queue of requests cannot chase itself."""
+    config = SchedulerConfig(prefill_chunk=4, prefill_budget=8, max_pass_tokens=max_pass_tokens)
+    core = tight(num_pages)
+    core._scheduler = Watched(core.target, config)
+    batch = requests(*[5, 17, 3, 9, 12, 1] * 4, params=WARM, max_tokens=15, rule="coupled")
+    assert ids(run(core, batch)) == ids(plain(batch))
+    assert core.num_preemptions > 0
+    if max_pass_tokens:
+        assert all(sum(row) <= max_pass_tokens or len(row) == 1 for row in passes(core))
+
+
+def test_requests_end_in_the_order_in_which_they_came():
     batch = [
         GenerateRequest(prompt, GREEDY, max_tokens=20, request_id=f"{index:02}")
         for index, prompt in enumerate(prompts(*[8] * 10))
@@ -214,6 +235,16 @@ def test_prefill_is_cut_alike_alone_and_in_a_crowd():
     assert cuts(together) == sorted(alone)
 
 
+def test_a_warm_prefix_does_not_shift_the_cuts():
+    """The cache holds 12 tokens, the chunks are of 8: the first cut is at 16, not at 20."""
+    (prompt,) = prompts(40)
+    core = make_core(scheduler=SchedulerConfig(prefill_chunk=8, prefill_budget=8))
+    run(core, [GenerateRequest(prompt[:13], GREEDY, max_tokens=1)])
+    before = len(core.target.passes)
+    run(core, [GenerateRequest(prompt, GREEDY, max_tokens=1)])
+    assert [r.positions[0] for r in core.target.passes[before:]] == [12, 16, 24, 32]
+
+
 def test_decoding_goes_on_while_a_long_prompt_is_read():
     core = make_core(scheduler=SchedulerConfig(prefill_chunk=4, prefill_budget=4))
     core.submit(requests(3, max_tokens=50)[0])
@@ -225,7 +256,9 @@ def test_decoding_goes_on_while_a_long_prompt_is_read():
     assert got == 10
 
 
-@pytest.mark.parametrize("field", ["max_rows", "prefill_chunk", "prefill_budget"])
+@pytest.mark.parametrize(
+    "field", ["max_rows", "prefill_chunk", "prefill_budget", "max_pass_tokens"]
+)
 def test_limits_below_one_are_refused(field):
     with pytest.raises(ConfigError, match=f"{field} is 0"):
         SchedulerConfig(**{field: 0})

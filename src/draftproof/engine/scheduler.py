@@ -1,10 +1,10 @@
 """Which rows travel in the next pass.
 
-Decode rows go first, in order of arrival, then prefill chunks up to a token budget.
-Prefill is cut at multiples of ``prefill_chunk`` counted from position 0, never by what
-else is in the pass, so that a request's passes have the same shape alone and in a crowd.
-When pages run out the youngest request gives its pages back and starts over later with
-the tokens it has; nothing it generated is lost.
+Decode rows go first, then prefill chunks up to a token budget. Prefill is cut at multiples
+of ``prefill_chunk`` counted from position 0, never by what else is in the pass, so that a
+request's passes have the same shape alone and in a crowd. When pages run out the youngest
+request gives its pages back and starts over later with the tokens it has: nothing it
+generated is lost, and the oldest request always moves on.
 """
 
 from __future__ import annotations
@@ -51,9 +51,10 @@ class SchedulerConfig:
 
     def __post_init__(self) -> None:
         """Check ranges."""
-        for name in ("max_rows", "prefill_chunk", "prefill_budget"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}; expected at least 1")
+        for name in self.__slots__:
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name} is {value}; expected at least 1")
 
 
 @dataclass(slots=True)
@@ -211,19 +212,17 @@ class Scheduler:
     def _reserve(
         self,
         row: RowPlan,
-        planned: Sequence[RowPlan],
+        planned: list[RowPlan],
         failed: list[tuple[Session, CapacityError]],
     ) -> bool:
         """Reserve a row's slots, taking pages from younger requests if need be."""
         while not self._target.reserve(row.sequence_id, len(row.pending) + row.kappa):
-            taken = {plan.session.request_id for plan in planned}
-            victims = [
-                s for s in self.running if s.request_id not in taken and s is not row.session
-            ]
-            if victims:
-                self._preempt(max(victims, key=lambda s: s.arrival))
-            elif planned:
-                self._preempt(row.session)
+            youngest = max(self.running, key=_arrival)
+            if youngest is not row.session:
+                self._preempt(youngest)
+                planned[:] = [plan for plan in planned if plan.session is not youngest]
+            elif len(self.running) > 1:
+                self._preempt(youngest)
                 return False
             elif row.kappa:
                 row.kappa = 0  # alone and short of pages: plain decoding still fits

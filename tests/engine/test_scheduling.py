@@ -140,7 +140,7 @@ def test_only_the_youngest_gives_its_pages_back(num_pages, max_pass_tokens):
     core._scheduler = Watched(core.target, config)
     batch = requests(*[5, 17, 3, 9, 12, 1] * 4, params=WARM, max_tokens=15, rule="coupled")
     assert ids(run(core, batch)) == ids(plain(batch))
-    assert core.num_preemptions > 0
+    assert core.num_preemptions > 0 or max_pass_tokens == 1
     if max_pass_tokens:
         assert all(sum(row) <= max_pass_tokens or len(row) == 1 for row in passes(core))
 

@@ -154,9 +154,9 @@ class Scheduler:
                 rows.append(row)
         if self.num_preemptions > preempted_before:
             return rows, failed  # pages are short: nobody new enters in this pass
-        while budget > 0 and len(self.running) < self._config.max_rows and self._has_room(rows):
+        while budget > 0 and len(self.running) < self._config.max_rows:
             session_or_none = self._next_waiting()
-            if session_or_none is None:
+            if session_or_none is None or not self._has_room(session_or_none, rows):
                 break
             admitted = self._admit(session_or_none, failed)
             if admitted is None:
@@ -172,12 +172,13 @@ class Scheduler:
             return True
         return _num_tokens(planned) + _num_tokens([row]) <= limit
 
-    def _has_room(self, planned: Sequence[RowPlan]) -> bool:
-        """Whether one more chunk of any prompt would fit into the pass."""
+    def _has_room(self, session: Session, planned: Sequence[RowPlan]) -> bool:
+        """Whether the next chunk of a waiting request would fit into the pass."""
         limit = self._config.max_pass_tokens
         if limit is None or not planned:
             return True
-        return _num_tokens(planned) + self._config.prefill_chunk <= limit
+        longest = self._config.prefill_chunk + session.kappa_for_round()
+        return _num_tokens(planned) + longest <= limit
 
     def _cut(self, session: Session, start: int) -> int:
         """Return where the next chunk ends: a function of the request and the place."""

@@ -274,6 +274,17 @@ def test_the_first_end_is_at_min_tokens_exactly(by, kappa):
             assert len(result.token_ids) == result.token_ids.index(3) + 1
 
 
+@pytest.mark.parametrize("kappa", [0, 4])
+def test_an_end_that_is_ignored_is_not_masked_either(kappa):
+    table = ArrayTable([0.1, 0.1, 0.1, 0.7])
+    core = make_core(
+        table, proposers=[FixedProposer((3,))], kappa=kappa, eos_token_ids=frozenset({3})
+    )
+    params = SamplingParams(temperature=0.0, min_tokens=5)
+    request = GenerateRequest((0,), params, max_tokens=9, ignore_eos=True)
+    assert run(core, [request])["request-0"].token_ids == [3] * 9
+
+
 @pytest.mark.parametrize("kappa", [0, 3, 8])
 def test_stop_strings_and_criteria_wait_for_min_tokens(kappa):
     """The text is abcabcabcabc; what completes with token number min_tokens counts."""

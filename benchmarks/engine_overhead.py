@@ -29,7 +29,7 @@ from draftproof.engine import EngineCore, GenerateRequest
 from draftproof.proposers import NgramProposer
 from draftproof.testing.scripted import FixedProposer
 
-STEPS = 48
+STEPS = {1: 48, 16: 12}
 PROMPT_TOKENS = 200
 
 
@@ -41,13 +41,13 @@ def prompts(count: int) -> list[tuple[int, ...]]:
 
 def bare_loop(backend: ModelBackend, rows: Sequence[tuple[int, ...]], width: int) -> float:
     """Seconds per pass of a loop that only runs passes and takes argmax."""
-    sequences = []
+    sequences, steps = [], STEPS[len(rows)]
     for prompt in rows:
         sequence = backend.open(())
         backend.forward(FlatBatch.from_rows([Row(sequence, prompt, 0, 1)]))
         sequences.append(sequence)
     begin = time.perf_counter()
-    for step in range(STEPS):
+    for step in range(steps):
         start = PROMPT_TOKENS + step
         batch = FlatBatch.from_rows(
             [Row(sequence, [17] * width, start, width) for sequence in sequences]
@@ -60,7 +60,7 @@ def bare_loop(backend: ModelBackend, rows: Sequence[tuple[int, ...]], width: int
     elapsed = time.perf_counter() - begin
     for sequence in sequences:
         backend.close(sequence)
-    return elapsed / STEPS
+    return elapsed / steps
 
 
 def engine_loop(
@@ -69,22 +69,23 @@ def engine_loop(
     """Seconds per pass of the engine on the same passes."""
     # Token 17 is never the model's choice here: every round drafts, none is accepted.
     proposers = [FixedProposer([17] * kappa)] if kappa else [NgramProposer()]
+    steps = STEPS[len(rows)]
     core = EngineCore(backend, proposers=proposers, kappa=kappa)
     request = GenerateRequest(
-        rows[0], params, max_tokens=STEPS + 1 + kappa, ignore_eos=True, seed=3
+        rows[0], params, max_tokens=steps + 2 + kappa, ignore_eos=True, seed=3
     )
     for prompt in rows:
         core.submit(replace(request, prompt_ids=prompt))
     while not all(session.num_generated for session in core._sessions.values()):
         core.step()
     begin = time.perf_counter()
-    for _ in range(STEPS):
+    for _ in range(steps):
         core.step()
     elapsed = time.perf_counter() - begin
     for request_id in list(core._sessions):
         core.abort(request_id)
     core.reap()
-    return elapsed / STEPS
+    return elapsed / steps
 
 
 def main() -> None:

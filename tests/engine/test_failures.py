@@ -326,10 +326,10 @@ def test_a_request_that_outgrows_the_cache_fails_at_the_token_that_does_not_fit(
         assert result.token_ids == plain(requests(6, max_tokens=40))["a"].token_ids[:11]
 
 
-@pytest.mark.parametrize("kappa", [4, 8])
+@pytest.mark.parametrize("kappa", [12, 20])
 def test_drafts_that_do_not_fit_do_not_end_a_request_that_would_fit_without(kappa):
     """Sent away and with nothing else running, a request resumes plainly rather than fail."""
-    batch = requests(3, 6, max_tokens=100, stop_criterion=lambda output: len(output) == 14)
-    core = make_core(store=PagedStore(5), proposers=[drafter("junk")], kappa=kappa)
+    batch = requests(2, 13, max_tokens=100, stop_criterion=lambda output: len(output) == 9)
+    core = make_core(store=PagedStore(6), proposers=[drafter("junk")], kappa=kappa)
     assert ids(run(core, batch)) == ids(plain(batch))
     assert core.num_preemptions > 0

@@ -12,7 +12,7 @@
     │   ├── ContextOverflowError      a token would land past the model's context
     │   └── RollbackError             the cache of this model cannot be rewound
     ├── NonFiniteLogitsError          a target row holds NaN, +inf or no finite entry
-    ├── RequestAborted                the request was aborted by its owner
+    ├── RequestAbortedError                the request was aborted by its owner
     └── InvariantError                a bug of ours: an internal promise was broken
 
 Messages name the bad value and what was expected, on one line.
@@ -31,7 +31,7 @@ __all__ = [
     "ModelFileError",
     "NonFiniteLogitsError",
     "PromptError",
-    "RequestAborted",
+    "RequestAbortedError",
     "RollbackError",
 ]
 
@@ -81,7 +81,7 @@ class NonFiniteLogitsError(DraftproofError):
     """A row of target logits holds NaN or +inf, or leaves no token possible."""
 
 
-class RequestAborted(DraftproofError):
+class RequestAbortedError(DraftproofError):
     """The request was aborted by its owner before it finished."""
 
 

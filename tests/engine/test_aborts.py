@@ -19,7 +19,7 @@ from engine_kit import (
 from draftproof.backends.table import MarkovTable, PagedStore, TableBackend
 from draftproof.engine import GenerateRequest, SchedulerConfig
 from draftproof.engine.scheduler import Scheduler
-from draftproof.errors import RequestAborted
+from draftproof.errors import RequestAbortedError
 from draftproof.proposers import DraftModelProposer, NgramProposer
 from draftproof.testing.scripted import ScriptedProposer
 
@@ -87,7 +87,7 @@ def test_five_hundred_aborts_leave_nothing_behind():
     assert sum(result.finish_reason == "abort" for result in results) > 400
     for result in results:
         if result.finish_reason == "abort":
-            assert isinstance(result.error, RequestAborted)
+            assert isinstance(result.error, RequestAbortedError)
             assert result.request_id in str(result.error)
         assert min(counters(result.stats)) >= 0
         assert result.stats.num_emitted_tokens == len(result.tokens)

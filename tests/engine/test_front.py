@@ -25,7 +25,7 @@ from engine_kit import (
 
 from draftproof.backends.table import PagedStore, TableBackend
 from draftproof.engine import Engine, EngineCore, GenerateRequest
-from draftproof.errors import ConfigError, NonFiniteLogitsError, RequestAborted
+from draftproof.errors import ConfigError, NonFiniteLogitsError, RequestAbortedError
 from draftproof.proposers import DraftModelProposer
 
 OPTIONS = {"temperature": 0.9, "max_tokens": 25, "seed": 3}
@@ -285,7 +285,7 @@ def test_an_abort_from_elsewhere_ends_the_wait():
     stream = engine.stream([1, 2], max_tokens=500, request_id="a")
     next(stream)
     engine.core.abort("a")
-    with pytest.raises(RequestAborted, match="request a was aborted"):
+    with pytest.raises(RequestAbortedError, match="request a was aborted"):
         list(stream)
     assert is_clean(engine)
 

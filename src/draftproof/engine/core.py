@@ -27,7 +27,7 @@ from draftproof.engine.scheduler import Scheduler, SchedulerConfig
 from draftproof.engine.session import Session
 from draftproof.engine.step import Clock, failure, run_step
 from draftproof.engine.stopping import Stopper
-from draftproof.errors import ConfigError, PromptError, RequestAborted
+from draftproof.errors import ConfigError, PromptError, RequestAbortedError
 from draftproof.verify import RULES
 
 __all__ = ["EngineCore"]
@@ -217,7 +217,7 @@ class EngineCore:
         outputs: list[StepOutput] = []
         for session in aborted:
             if self._sessions.get(session.request_id) is session:
-                error = RequestAborted(f"request {session.request_id} was aborted")
+                error = RequestAbortedError(f"request {session.request_id} was aborted")
                 output = StepOutput(session.request_id, finish_reason="abort", error=error)
                 outputs.append(self._fold(output))
         return outputs

@@ -18,7 +18,7 @@ from draftproof.engine.request import (
     StepOutput,
     StopCriterion,
 )
-from draftproof.errors import ConfigError, PromptError, RequestAborted
+from draftproof.errors import ConfigError, PromptError, RequestAbortedError
 
 __all__ = ["Engine", "Prompt"]
 
@@ -355,7 +355,7 @@ class Engine:
     def _take(self, request_id: str) -> StepOutput:
         queue = self._queues.get(request_id)
         if queue is None:
-            raise RequestAborted(f"request {request_id} was given up by its owner")
+            raise RequestAbortedError(f"request {request_id} was given up by its owner")
         return queue.popleft()
 
     def _forget(self, request_id: str) -> None:

@@ -120,6 +120,20 @@ def test_an_abort_of_the_unknown_the_finished_and_the_renamed_is_nothing():
     assert core.run()["a"].finish_reason == "length"
 
 
+def test_an_abort_that_comes_too_late_does_not_hit_the_next_of_that_name():
+    """Aborted inside the very step that ends it, from another thread or a criterion."""
+    core = make_core()
+
+    def criterion(output):
+        core.abort("a")
+        return len(output) == 1
+
+    request = GenerateRequest((1, 2), GREEDY, request_id="a", stop_criterion=criterion)
+    assert run(core, [request])["a"].finish_reason == "stop"
+    again = GenerateRequest((1, 2), GREEDY, request_id="a", max_tokens=3)
+    assert run(core, [again])["a"].finish_reason == "length"
+
+
 def test_ids_must_differ_while_they_run_and_made_up_ones_do_not_collide():
     core = make_core()
     core.submit(GenerateRequest((1,), request_id="request-2"))

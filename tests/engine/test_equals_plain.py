@@ -41,6 +41,7 @@ from draftproof.core.params import GREEDY_TEMPERATURE, SamplingParams
 from draftproof.engine import EngineCore, GenerateRequest, SchedulerConfig
 from draftproof.engine import step as step_module
 from draftproof.engine.session import Session
+from draftproof.errors import PromptError
 from draftproof.proposers import DraftModelProposer
 from draftproof.testing.scripted import FixedProposer, OracleProposer, ScriptedProposer
 
@@ -263,6 +264,14 @@ def test_the_context_of_the_target_is_a_limit_for_drafts(name, length):
     assert len(result.token_ids) == 32 - length
     again = requests(4, max_tokens=10)
     assert ids(run(core, again)) == ids(plain(again))
+
+
+def test_a_prompt_that_fills_the_context_is_refused():
+    core = make_core(context_length=32)
+    with pytest.raises(PromptError, match="32 tokens; the context of table is 32"):
+        core.submit(requests(32)[0])
+    (result,) = run(core, requests(31)).values()
+    assert len(result.token_ids) == 1
 
 
 def test_drafts_past_the_context_are_seen(monkeypatch):

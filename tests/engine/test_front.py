@@ -149,6 +149,18 @@ def test_a_stream_that_nobody_reads_does_not_stop_the_others():
     assert is_clean(engine)
 
 
+def test_a_name_is_taken_until_its_stream_has_been_read():
+    """Its owner would otherwise drop what belongs to the next request of that name."""
+    engine = fresh()
+    stream = engine.stream([1, 2], max_tokens=1, request_id="a")
+    assert next(stream).finish_reason == "length"
+    with pytest.raises(ConfigError, match="'a' is in use"):
+        engine.generate([1, 2], max_tokens=1, request_id="a")
+    assert list(stream) == []
+    assert engine.generate([1, 2], max_tokens=1, request_id="a").request_id == "a"
+    assert is_clean(engine)
+
+
 def test_whole_results_keep_no_queue_of_steps():
     engine = fresh()
     batch = requests(3, 5, params=WARM, max_tokens=60)

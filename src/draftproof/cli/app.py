@@ -29,6 +29,15 @@ class _Verbs(TyperGroup):
         except DraftproofError as error:
             _complain(f"error: {error}")
             raise typer.Exit(error.exit_code) from error
+        except BrokenPipeError:
+            raise  # the reader has gone: the group ends quietly by itself
+        except OSError as error:
+            # A full disk or a lost folder is the outside's affair, not a defect.
+            _complain(f"error: {error}")
+            raise typer.Exit(1) from error
+        except MemoryError as error:
+            _complain(f"error: not enough memory: {error}")
+            raise typer.Exit(1) from error
         except KeyboardInterrupt as error:
             _complain("interrupted")
             raise typer.Exit(INTERRUPTED) from error

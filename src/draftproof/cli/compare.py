@@ -186,7 +186,7 @@ def compare(
         for side in (0, 1) if repeat % 2 == 0 else (1, 0):
             runs[side].append(run_request(engine, prompt, {**modes[side], "seed": of_pair}))
     agreement = None
-    if runs[1][0].result.exactness in ("greedy", "seed-identical"):
+    if runs[1][0].result.exactness.startswith(("greedy", "seed-identical")):
         agreement = _agreement(engine, prompt, {**modes[0], "seed": seed}, runs)
     return Comparison(tuple(runs[0]), tuple(runs[1]), agreement)
 

@@ -127,7 +127,8 @@ def _write_text(context: CliContext, comparisons: dict[str, Comparison], tokeniz
     write_data(
         f"\nModel {MODEL}; drafts: n-gram lookup, at most {DRAFTER['num_speculative_tokens']} per "
         "round. Pace is tokens after the first by seconds after the first; ratios are taken "
-        "within pairs of neighbouring runs.\n"
+        "within pairs of neighbouring runs. Committed tokens per round counts every round, the "
+        "mean acceptance length only those that drafted. Times are those of one speculative run.\n"
     )
 
 

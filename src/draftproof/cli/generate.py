@@ -15,7 +15,7 @@ from draftproof.cli.prompts import as_chat, read_prompt, wants_chat
 from draftproof.errors import ConfigError, DraftproofError
 
 if TYPE_CHECKING:
-    from draftproof.engine import Engine, Prompt
+    from draftproof.engine import Engine, Prompt, StepOutput
 
 __all__ = ["generate"]
 
@@ -214,18 +214,19 @@ def _generate_one(task: _Task, prompt: Prompt, *, as_json: bool) -> None:
             if wanted:
                 task.notes.legend(painter.legend())
             plain = printable if console.is_terminal else str
+            has_text = False
+
+            def show(output: StepOutput) -> None:
+                nonlocal has_text
+                has_text = True
+                write_data(painter.paint(output.tokens) if wanted else plain(output.text))
+
             try:
-                run = run_request(
-                    engine,
-                    prompt,
-                    task.options,
-                    on_output=lambda output: write_data(
-                        painter.paint(output.tokens) if wanted else plain(output.text)
-                    ),
-                )
+                run = run_request(engine, prompt, task.options, on_output=show)
             finally:
                 # Also after an error or Ctrl-C: the next line must not join the text.
-                write_data("\n")
+                if has_text:
+                    write_data("\n")
         for note in run.result.notes:
             task.notes.say(f"note: {note}")
         task.notes.say(summary_line(run))

@@ -166,8 +166,9 @@ def _measures(comparison: Comparison, tokenizer: Tokenizer) -> dict[str, str]:
     return {
         "tokens/s, plain": _spread_text(comparison.plain_tokens_per_s, 1),
         "tokens/s, speculative": _spread_text(comparison.speculative_tokens_per_s, 1),
-        "ratio": _spread_text(comparison.ratio, 2) + _verdict(comparison.ratio.median),
+        "ratio": _spread_text(comparison.ratio, 2) + _verdict(comparison.ratio),
         "tokens": f"{len(result.tokens)}, {result.finish_reason}",
+        "committed tokens per round": format_rate(stats.committed_per_round, 2),
         "mean acceptance length": format_rate(stats.mean_acceptance_length, 2),
         "drafted per emitted token": format_rate(stats.drafted_per_emitted, 2),
         "acceptance per position": "\n".join(acceptance_per_position(stats)) or "n/a",
@@ -192,15 +193,16 @@ def _stats(comparison: Comparison) -> SpecDecodeStats:
     Greedy runs repeat each other, so that pooling them would feign evidence.
     """
     runs = [run.result for run in comparison.speculative]
-    if runs[0].exactness == "greedy":
+    if runs[0].exactness.startswith("greedy"):
         return runs[0].stats
     return reduce(SpecDecodeStats.merge, (result.stats for result in runs))
 
 
-def _verdict(ratio: float) -> str:
-    if math.isnan(ratio):
+def _verdict(ratio: Spread) -> str:
+    """Say that speculation loses only where every pair says so."""
+    if math.isnan(ratio.median) or ratio.low >= 1.0:
         return ""
-    return ", speculation loses" if ratio < 1.0 else ""
+    return ", speculation loses" if ratio.high < 1.0 else ", no clear difference"
 
 
 def _share(seconds: float, times: Times) -> str:

@@ -91,6 +91,7 @@ def load(
     speculative_config: Mapping[str, Any] | None,
     context_length: int | None = None,
     max_rows: int = 32,
+    deterministic: bool = False,
     **unused: Any,
 ) -> Engine:
     # A "shaky-GAP" model prefers its best token by GAP nats, and no longer so where
@@ -116,6 +117,7 @@ def load(
         kappa=config.get("num_speculative_tokens", 5) if drafting else 0,
         rule=config.get("rejection_sample_method"),
         scheduler=SchedulerConfig(max_rows=max_rows),
+        deterministic=deterministic,
     )
     return Engine(core)
 

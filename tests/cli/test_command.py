@@ -127,3 +127,14 @@ def test_spread_leaves_out_what_is_undefined():
     found = spread([3.0, nan, 1.0, 2.0])
     assert (found.median, found.low, found.high) == (2.0, 1.0, 3.0)
     assert spread([nan]).median != spread([nan]).median
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, a disk that is full")
+def test_a_full_disk_is_one_line():
+    script = Path(__file__).with_name("table_cli.py")
+    words = [sys.executable, str(script), "generate", "-m", "table", "abc", "--max-tokens", "4"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode != 0
+    assert "Traceback" not in done.stderr
+    assert "No space left" in done.stderr

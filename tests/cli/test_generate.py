@@ -189,6 +189,14 @@ def test_compare_reports_pairs_and_equal_outputs(invoke):
     assert re.search(r"\d\.\d\d \(\d+/\d+\)", shown.stderr)
 
 
+@pytest.mark.parametrize("words", [(), ("--rule", "coupled", "--temperature", "1")])
+def test_compare_compares_in_the_deterministic_mode(invoke, words):
+    words = (*BASE, "abc abc", "--speculative-config", NGRAM, "--deterministic", *words)
+    result = document(invoke(*words, "--compare", "--repeats", "1", "--json"))
+    assert result["exactness"].endswith(", to the bit")
+    assert result["compare"]["outputs"]["equal"] is True
+
+
 def test_compare_takes_another_seed_for_each_pair_when_sampling(invoke):
     words = (*BASE, "abc abc", "--speculative-config", NGRAM, "--compare", "--temperature", "1")
     result = document(invoke(*words, "--json", "--seed", "5", "--repeats", "4"))
@@ -222,7 +230,7 @@ def test_a_model_does_not_command_the_terminal():
 def test_a_failing_request_is_one_line(invoke):
     result = invoke(*BASE, "boom!")
     assert result.exit_code == 1
-    assert result.stdout.strip() == ""
+    assert result.stdout == ""
     assert result.stderr.splitlines()[-1].startswith("error: ")
     assert "nan" in result.stderr
 

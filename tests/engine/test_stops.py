@@ -227,7 +227,7 @@ def check_stop(stops, kappa, corrupt=None, script=SCRIPT):
     assert [t.token_id for output in streamed for t in output.tokens] == result.token_ids
 
 
-@pytest.mark.parametrize("kappa", range(17))
+@pytest.mark.parametrize("kappa", [0, 1, 2, 3, 5, 8, 12, 16])
 def test_a_stop_string_ends_the_text_at_every_offset(kappa):
     text = WORDS.decode(SCRIPT)
     for start in range(len(text)):

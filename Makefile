@@ -4,13 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo test lint types unit model-tests bench clean
+.PHONY: help setup demo test lint types unit model-tests clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
 
 $(STAMP): pyproject.toml
-	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), f"Python {sys.version.split()[0]} found; 3.11 or later is needed"'
+	@$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), f"Python {sys.version.split()[0]} found; 3.11 or later is needed"'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
@@ -23,13 +23,13 @@ demo: $(STAMP)  ## Decode two prompts with a real model, with and without specul
 
 test: lint types unit model-tests  ## Everything that must be green
 
-lint: $(STAMP)
+lint: $(STAMP)  ## Style, import directions, docstrings
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/python -m numpydoc.hooks.validate_docstrings $$(git ls-files 'src/*.py')
 
-types: $(STAMP)
+types: $(STAMP)  ## Static types
 	$(BIN)/mypy
 
 unit: $(STAMP)  ## Tests that need no weights
@@ -39,5 +39,5 @@ model-tests: $(STAMP)  ## Tests on the weights of a real model
 	$(BIN)/draftproof models pull smollm2
 	$(BIN)/python -m pytest -m model
 
-clean:
+clean:  ## Remove the virtual environment and caches
 	rm -rf $(VENV) dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

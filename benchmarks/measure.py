@@ -32,7 +32,7 @@ def environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "packages": {name: _version(name) for name in PACKAGES if _version(name)},
         "commit": _commit(),
-        "command": shlex.join(["python", *sys.argv]),
+        "command": shlex.join(["python", *sys.argv]).replace(str(Path.home()), "~"),
     }
 
 

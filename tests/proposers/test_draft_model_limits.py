@@ -2,47 +2,16 @@
 
 import numpy as np
 import pytest
+from draft_model_kit import GREEDY, OTHER, TABLE, VOCAB, drafter, target
 
 from draftproof.backends.table import (
     MarkovTable,
-    MixedTable,
     PagedStore,
-    PositionTable,
-    RecurrentStore,
     TableBackend,
-    WindowStore,
 )
 from draftproof.core.policy import SamplingParams
 from draftproof.errors import BackendError, ConfigError
 from draftproof.proposers import DraftModelProposer
-
-VOCAB = 9
-TABLE = MixedTable(MarkovTable(VOCAB, None, seed=1), PositionTable(VOCAB, seed=2), 0.5)
-OTHER = MarkovTable(VOCAB, None, seed=5)
-GREEDY = SamplingParams(temperature=0.0)
-RULES = ("standard", "block", "coupled")
-
-
-def drafter(table=TABLE, store=None, *, limit=4096, **options):
-    store = store or PagedStore(2000, 4)
-    backend = TableBackend(
-        table, store, context_length=limit, fail_calls=options.pop("fail_calls", None),
-        fail_late=options.pop("fail_late", False),
-    )  # fmt: skip
-    return DraftModelProposer(backend, **options), backend
-
-
-def target(limit=4096):
-    return TableBackend(TABLE, PagedStore(2000, 4), context_length=limit)
-
-
-STORES = {
-    "paged": lambda: PagedStore(2000, 4),
-    "window": lambda: WindowStore(6),
-    "recurrent": lambda: RecurrentStore(),
-    "snapshots": lambda: RecurrentStore(4),
-}
-
 
 # -- vocabularies (CR-2) ---------------------------------------------------------------
 

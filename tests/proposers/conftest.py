@@ -1,8 +1,6 @@
 """A decoding loop as small as it can be: propose, one pass, verify, commit."""
 
-import sys
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,9 +10,6 @@ from draftproof.core.protocols import ProposalRequest
 from draftproof.core.rng import CoinSource
 from draftproof.core.types import Draft, FlatBatch, Row
 from draftproof.verify import verify
-
-# The kit beside the tests can be imported by them.
-sys.path.insert(0, str(Path(__file__).parent))
 
 
 @dataclass

@@ -141,6 +141,12 @@ class ProposalRequest:
     coupled : bool, default False
         Whether the rule couples draft and target through shared noise; sampled
         drafts then use ``law.race(coins.noise(i, V))``.
+    prediction : sequence of int, default ()
+        Token ids that the caller expects the output to be, from its first token on.
+        Empty when there is no prediction. Read only.
+    tenant : str, default ""
+        Whose request this is. A drafter that learns from earlier outputs may use those
+        of the same tenant only, and nothing at all when this is empty.
     """
 
     request_id: str
@@ -150,6 +156,8 @@ class ProposalRequest:
     history: History
     coins: RoundCoins
     coupled: bool = False
+    prediction: Sequence[int] = ()
+    tenant: str = ""
 
 
 class Proposer(Protocol):

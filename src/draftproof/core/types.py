@@ -195,18 +195,23 @@ class Draft:
         Name of the drafter that made them.
     note : str
         Why nothing was proposed, when there is a reason worth telling.
+    sources : tuple of str, length K, optional
+        Which part of a mixed drafter made each draft, for example ``"suffix"`` or
+        ``"draft-model"``. None says that ``proposer`` made all of them.
     """
 
     token_ids: tuple[int, ...] = ()
     laws: tuple[Law, ...] | None = None
     proposer: str = "none"
     note: str = ""
+    sources: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a law list of another length."""
-        if self.laws is not None and len(self.laws) != len(self.token_ids):
-            msg = f"{len(self.token_ids)} drafts with {len(self.laws)} laws from {self.proposer}"
-            raise InvariantError(msg)
+        """Refuse a list of laws or sources of another length."""
+        for what, held in (("laws", self.laws), ("sources", self.sources)):
+            if held is not None and len(held) != len(self.token_ids):
+                msg = f"{len(self.token_ids)} drafts with {len(held)} {what} from {self.proposer}"
+                raise InvariantError(msg)
 
     def __len__(self) -> int:
         """Return the number of drafted tokens K."""

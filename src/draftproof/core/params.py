@@ -70,6 +70,7 @@ class SamplingParams:
     eos_token_ids: frozenset[int] = frozenset()
     order: tuple[str, ...] = DEFAULT_ORDER
     stages: tuple[str, ...] = field(init=False, repr=False, compare=False, default=())
+    stages_under_a_mask: tuple[str, ...] = field(init=False, repr=False, compare=False, default=())
 
     def __post_init__(self) -> None:
         """Refuse what cannot be honoured and note which stages have work."""
@@ -93,7 +94,10 @@ class SamplingParams:
         if self.allowed_token_ids is not None and not self.allowed_token_ids:
             raise ConfigError("allowed_token_ids (): expected at least one token id, or None")
         object.__setattr__(self, "logit_bias", dict(self.logit_bias))
-        object.__setattr__(self, "stages", self._working_stages())
+        stages = self._working_stages()
+        masked = tuple(name for name in self.order if name in stages or name == "allowed")
+        object.__setattr__(self, "stages", stages)
+        object.__setattr__(self, "stages_under_a_mask", masked)
 
     @property
     def is_greedy(self) -> bool:

@@ -41,6 +41,7 @@ def target_law(
     params: SamplingParams,
     history: History,
     extra: Sequence[int] = (),
+    allowed: NDArray[np.bool_] | None = None,
 ) -> Law:
     """Return the law of the next token under a policy.
 
@@ -54,6 +55,9 @@ def target_law(
         Committed tokens.
     extra : sequence of int
         Drafted tokens between the committed ones and this position.
+    allowed : ndarray of bool, shape (V,), optional
+        What a grammar allows at this position; acts in the stage ``"allowed"``. None
+        allows everything.
 
     Returns
     -------
@@ -66,7 +70,7 @@ def target_law(
     NonFiniteLogitsError
         If the row holds NaN or +inf, or the policy leaves no token possible.
     ConfigError
-        If the policy names a token outside the vocabulary.
+        If the policy names a token outside the vocabulary, or the mask has another length.
 
     Notes
     -----
@@ -82,12 +86,14 @@ def target_law(
     if not -math.inf < peak < math.inf:
         msg = f"largest logit {peak}: expected a finite one, and no NaN or +inf in the row"
         raise NonFiniteLogitsError(msg)
-    stages = params.stages
+    stages = params.stages if allowed is None else params.stages_under_a_mask
+    if allowed is not None and len(allowed) != len(row):
+        raise ConfigError(f"a mask over {len(allowed)} tokens: expected {len(row)}")
     if params.is_greedy and stages == ("temperature",):
         return OneHotLaw(best, len(row))
     if stages in ((), ("temperature",)):
         return DenseLaw._trusted(_weights(row, peak, params.temperature))
-    pipeline = _Pipeline(row, params, history, extra)
+    pipeline = _Pipeline(row, params, history, extra, allowed)
     for stage in stages:
         pipeline.apply(stage)
     return pipeline.law()
@@ -97,8 +103,8 @@ class _Pipeline:
     """A row of logits on its way through the stages."""
 
     __slots__ = (
-        "_extra", "_heat", "_history", "_ids", "_logits", "_owned", "_params", "_sharp", "_size",
-        "_softmax",
+        "_allowed", "_extra", "_heat", "_history", "_ids", "_logits", "_owned", "_params", "_sharp",
+        "_size", "_softmax",
     )  # fmt: skip
 
     def __init__(
@@ -107,7 +113,9 @@ class _Pipeline:
         params: SamplingParams,
         history: History,
         extra: Sequence[int],
+        allowed: NDArray[np.bool_] | None,
     ) -> None:
+        self._allowed = allowed
         self._params = params
         self._history = history
         self._extra = extra
@@ -189,6 +197,9 @@ class _Pipeline:
 
     def _mask(self) -> None:
         params = self._params
+        if self._allowed is not None:
+            held = self._allowed if self._ids is None else self._allowed[self._ids]
+            self._keep(np.flatnonzero(held))
         if params.allowed_token_ids is not None:
             wanted = np.unique(self._checked("allowed_token_ids", params.allowed_token_ids))
             self._keep(self._slots_of(wanted)[0])

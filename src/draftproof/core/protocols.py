@@ -73,7 +73,11 @@ class ModelBackend(Protocol):
         Parameters
         ----------
         batch : FlatBatch
-            Each row starts at the cached length of its sequence.
+            Each row starts at the cached length of its sequence. Where ``parents`` is
+            set, a token sees the tokens before its row and its own ancestors in the
+            row, at positions that are depths, and takes a slot of its own; only
+            models whose ``info.trees`` is true are given such a batch. Until the next
+            ``truncate`` the length of its sequence counts slots.
 
         Returns
         -------
@@ -94,10 +98,22 @@ class ModelBackend(Protocol):
         """
         ...
 
-    def truncate(self, sequence_id: int, length: int) -> None:
+    def truncate(self, sequence_id: int, length: int, keep: Sequence[int] = ()) -> None:
         """Drop the cached tokens from position ``length`` on.
 
         Ends the reservation. Committed tokens may be dropped too.
+
+        Parameters
+        ----------
+        sequence_id : int
+            The sequence.
+        length : int
+            How many tokens stay.
+        keep : sequence of int
+            After a row that branched: rising slots, all at ``length`` or later, of one
+            path of it that stays as well, in this order. A slot is the place in which
+            a token was appended: ``length`` before the row plus the index in the row.
+            The sequence then has ``length + len(keep)`` tokens.
 
         Raises
         ------

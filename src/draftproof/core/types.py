@@ -59,6 +59,8 @@ class ModelInfo:
         Bytes of cache that one token of one sequence takes.
     page_size : int
         Tokens per shareable page of the prefix cache; 0 when there is none.
+    trees : bool
+        Whether rows may branch and ``truncate`` can keep one path of them.
     """
 
     name: str
@@ -69,6 +71,7 @@ class ModelInfo:
     precision: str = "f32"
     kv_bytes_per_token: int = 0
     page_size: int = 0
+    trees: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +89,17 @@ class Row:
     num_logits : int
         How many of the *last* tokens need a logits row; 0 for a prefill chunk
         that does not reach the end of the prompt.
+    parents : sequence of int, optional
+        For a row that branches: the index within the row of each token's parent, -1
+        for the first token, always smaller than its own. None says that the row is a
+        chain.
     """
 
     sequence_id: int
     token_ids: Sequence[int]
     start: int
     num_logits: int
+    parents: Sequence[int] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -127,7 +135,7 @@ class FlatBatch:
 
     @classmethod
     def from_rows(cls, rows: Sequence[Row]) -> FlatBatch:
-        """Flatten chain rows into one batch.
+        """Flatten rows into one batch.
 
         Parameters
         ----------
@@ -143,12 +151,14 @@ class FlatBatch:
         ------
         InvariantError
             If a row is empty, starts before 0, wants more logits than it has tokens,
-            or a sequence appears twice.
+            is no tree, or a sequence appears twice.
         """
         token_ids: list[int] = []
         positions: list[int] = []
         wanted: list[int] = []
         begins = [0]
+        branches = any(row.parents is not None for row in rows)
+        parents: list[int] = []
         for row in rows:
             count = len(row.token_ids)
             if count == 0 or not 0 <= row.num_logits <= count or row.start < 0:
@@ -158,7 +168,12 @@ class FlatBatch:
                 )
                 raise InvariantError(msg)
             token_ids.extend(row.token_ids)
-            positions.extend(range(row.start, row.start + count))
+            if row.parents is None:
+                positions.extend(range(row.start, row.start + count))
+            else:
+                positions.extend(row.start + depth for depth in _depths(row))
+            if branches:
+                parents.extend(_flat_parents(row, begins[-1]))
             end = begins[-1] + count
             wanted.extend(range(end - row.num_logits, end))
             begins.append(end)
@@ -171,11 +186,38 @@ class FlatBatch:
             np.asarray(token_ids, dtype=np.int32),
             np.asarray(positions, dtype=np.int32),
             np.asarray(wanted, dtype=np.int32),
+            np.asarray(parents, dtype=np.int32) if branches else None,
         )
 
     def __len__(self) -> int:
         """Return the number of tokens N."""
         return len(self.token_ids)
+
+
+def _depths(row: Row) -> list[int]:
+    """Return the distance of every token of a branching row from its first."""
+    assert row.parents is not None  # narrows the type
+    depths: list[int] = []
+    for index, parent in enumerate(row.parents):
+        if not (0 <= parent < index or (index == 0 and parent == -1)):
+            raise InvariantError(
+                f"token {index} of the row of sequence {row.sequence_id} has parent {parent}; "
+                f"expected -1 for the first and 0 to {index - 1} for others"
+            )
+        depths.append(depths[parent] + 1 if index else 0)
+    if len(depths) != len(row.token_ids):
+        raise InvariantError(
+            f"{len(row.token_ids)} tokens with {len(depths)} parents in the row of sequence "
+            f"{row.sequence_id}"
+        )
+    return depths
+
+
+def _flat_parents(row: Row, begin: int) -> Sequence[int]:
+    """Return the flat index of every token's parent, -1 for the first of the row."""
+    if row.parents is None:
+        return (-1, *range(begin, begin + len(row.token_ids) - 1))
+    return (-1, *(begin + parent for parent in row.parents[1:]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +299,8 @@ class StepRecord:
         Source of each committed token.
     proposer : str
         Name of the drafter, ``"none"`` when nothing was drafted.
+    parents : tuple of int, optional
+        For a draft that branches: the number of each node's parent, -1 for the root.
     """
 
     request_id: str
@@ -266,3 +310,4 @@ class StepRecord:
     emitted: tuple[int, ...]
     sources: tuple[TokenSource, ...] = ()
     proposer: str = "none"
+    parents: tuple[int, ...] | None = None

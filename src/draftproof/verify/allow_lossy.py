@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from draftproof.errors import ConfigError
 from draftproof.verify.lossy import AcceptThreshold, Lenience, TypicalAcceptance
 from draftproof.verify.synthetic import SyntheticAcceptance
 
-__all__ = ["AllowLossy", "refuse_lossy"]
+__all__ = ["LOSSY_RULES", "AllowLossy", "refuse_lossy"]
+
+#: Names of the rules that are not exact, as configurations write them.
+LOSSY_RULES = ("lenience", "threshold", "typical", "synthetic")
+_NAMES: Mapping[type[object], str] = MappingProxyType(
+    dict(
+        zip(
+            (Lenience, AcceptThreshold, TypicalAcceptance, SyntheticAcceptance),
+            LOSSY_RULES,
+            strict=True,
+        )
+    )
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +36,11 @@ class AllowLossy:
     """
 
     rule: Lenience | AcceptThreshold | TypicalAcceptance | SyntheticAcceptance
+
+    @property
+    def name(self) -> str:
+        """Short name of the rule, as configurations write it."""
+        return _NAMES[type(self.rule)]
 
     def label(self, vocab_size: int) -> str:
         """Return how every output of the run must be labelled.

@@ -21,7 +21,16 @@ def filled(cache, tokens):
 
 
 def test_public_names():
-    assert draftproof.cache.__all__ == ["CacheCounters", "CacheUsage", "PageCopy", "PagedCache"]
+    assert draftproof.cache.__all__ == [
+        "Branches",
+        "CacheCounters",
+        "CacheUsage",
+        "PageCopy",
+        "PagedCache",
+        "SlotMove",
+        "branches_of",
+        "check_path",
+    ]
 
 
 @pytest.mark.parametrize(

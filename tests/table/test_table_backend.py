@@ -224,7 +224,7 @@ def test_limits_are_kept_and_nothing_is_appended():
     backend.store.cache.check_integrity()
 
 
-def test_trees_are_refused_by_name():
+def test_trees_are_refused_by_a_recurrent_state():
     batch = FlatBatch.from_rows([Row(0, [1, 2], 0, 2)])
     tree = FlatBatch(
         batch.sequence_ids,
@@ -234,10 +234,17 @@ def test_trees_are_refused_by_name():
         batch.logits_rows,
         np.asarray([-1, 0], np.int32),
     )
-    backend = TableBackend(MarkovTable(3))
-    backend.open()
+    backend = TableBackend(MarkovTable(3), RecurrentStore(2))
+    assert not backend.info.trees
+    sequence = backend.open()
     with pytest.raises(BackendError, match="parents"):
         backend.forward(tree)
+    feed(backend, sequence, [1, 2, 0])
+    with pytest.raises(InvariantError, match="one path"):
+        backend.truncate(sequence, 1, keep=(2,))
+    assert backend.length(sequence) == 3
+    backend.truncate(sequence, 1, keep=(1,))
+    assert backend.length(sequence) == 2
 
 
 def test_logits_kept_too_long_become_nan_and_cannot_be_written():

@@ -5,7 +5,17 @@ model: a backend owns the memory, asks here where to write, and carries out the
 copies it is told to make.
 """
 
+from draftproof.cache.branches import Branches, branches_of, check_path
 from draftproof.cache.paged import PagedCache
-from draftproof.cache.values import CacheCounters, CacheUsage, PageCopy
+from draftproof.cache.values import CacheCounters, CacheUsage, PageCopy, SlotMove
 
-__all__ = ["CacheCounters", "CacheUsage", "PageCopy", "PagedCache"]
+__all__ = [
+    "Branches",
+    "CacheCounters",
+    "CacheUsage",
+    "PageCopy",
+    "PagedCache",
+    "SlotMove",
+    "branches_of",
+    "check_path",
+]

@@ -8,12 +8,14 @@ its tokens and its whole prefix.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from draftproof.cache.pool import PagePool
 from draftproof.cache.prefix import NO_PAGE, PrefixIndex
 from draftproof.cache.sequence import SequenceState, TokenIds
-from draftproof.cache.values import PageCopy
+from draftproof.cache.values import PageCopy, SlotMove
 
 __all__ = ["PageLedger"]
 
@@ -76,6 +78,7 @@ class PageLedger:
         A reservation of the first stays good, in the shared last page too: it writes
         only behind the shared tokens, and a rollback to before them ends it.
         """
+        source.refuse_branches()
         num_pages = self.pages_for(source.length)
         child = SequenceState(
             tokens=source.tokens[: source.length].copy(),
@@ -93,6 +96,7 @@ class PageLedger:
 
     def reserve(self, state: SequenceState, num_tokens: int) -> bool:
         """Make the slots of the next tokens exclusive; False changes nothing."""
+        state.refuse_branches()
         end = state.length + num_tokens
         if end <= state.writable_end:
             return True
@@ -111,8 +115,32 @@ class PageLedger:
         state.writable_end = state.num_pages * self.page_size
         return True
 
+    def gather(
+        self, state: SequenceState, length: int, keep: Sequence[int]
+    ) -> tuple[list[SlotMove], int]:
+        """Move the tokens of some rising slots together behind a length.
+
+        Returns the moves that memory has to make, and the length with those tokens. In
+        the order given, no move overwrites what a later one reads.
+        """
+        size, slots = self.page_size, np.fromiter(keep, dtype=np.int64)
+        end = length + len(slots)
+        state.tokens[length:end] = state.tokens[slots]
+        moves = [
+            SlotMove(
+                int(state.pages[source // size]),
+                source % size,
+                int(state.pages[target // size]),
+                target % size,
+            )
+            for target, source in enumerate(slots.tolist(), length)
+            if target != source
+        ]
+        return moves, end
+
     def rewind(self, state: SequenceState, length: int) -> None:
         """Move the length back and give up every page beyond it."""
+        state.branches = None
         node, depth = state.node, state.num_final_pages
         while depth * self.page_size > length and node.parent is not None:
             node, depth = node.parent, depth - 1
@@ -124,6 +152,7 @@ class PageLedger:
 
     def publish(self, state: SequenceState) -> None:
         """Publish the full pages that are not final yet."""
+        state.refuse_branches()
         num_full = state.length // self.page_size
         if num_full == state.num_final_pages:
             return

@@ -22,10 +22,11 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
+from draftproof.cache.branches import branches_of, check_path
 from draftproof.cache.integrity import check_pages, check_prefixes
 from draftproof.cache.ledger import PageLedger
 from draftproof.cache.sequence import SequenceState, TokenIds
-from draftproof.cache.values import CacheCounters, CacheUsage, PageCopy
+from draftproof.cache.values import CacheCounters, CacheUsage, PageCopy, SlotMove
 from draftproof.errors import CapacityError, ConfigError, InvariantError
 
 __all__ = ["PagedCache"]
@@ -157,7 +158,7 @@ class PagedCache:
             raise InvariantError(f"reserve of {n} tokens, expected at least 0")
         return self._ledger.reserve(self._state(seq), n)
 
-    def append(self, seq: int, token_ids: TokenIds) -> None:
+    def append(self, seq: int, token_ids: TokenIds, parents: Sequence[int] | None = None) -> None:
         """Move the length forward over new tokens, reserving room when there is none.
 
         Parameters
@@ -166,6 +167,10 @@ class PagedCache:
             The sequence that grows.
         token_ids : sequence of int
             The tokens whose slots the next pass writes.
+        parents : sequence of int, optional
+            Index of each token's parent among them, -1 for the first, where they
+            branch. ``truncate`` must then come before anything else grows, shares or
+            publishes the sequence.
 
         Raises
         ------
@@ -179,9 +184,10 @@ class PagedCache:
                 f"but only {self._ledger.pool.num_available} of {self.num_pages} pages can be taken"
             )
             raise CapacityError(msg)
+        state.branches = branches_of(state.length, parents)
         state.add_tokens(token_ids)
 
-    def truncate(self, seq: int, length: int) -> None:
+    def truncate(self, seq: int, length: int, keep: Sequence[int] = ()) -> list[SlotMove]:
         """Drop the cached tokens from position ``length`` on, and the reservation.
 
         Pages wholly beyond ``length`` go back to the pool, those that were only
@@ -195,17 +201,28 @@ class PagedCache:
             The sequence to roll back.
         length : int
             The new length, from 0 to the current one.
+        keep : sequence of int
+            Slots after it that stay as well: the rest of one path of a row that
+            branched.
+
+        Returns
+        -------
+        list of SlotMove
+            What memory must copy, in order and before anything else is written.
 
         Raises
         ------
         InvariantError
-            If the new length is negative or above the current one.
+            If the new length is negative or above the current one, or what stays is
+            not one path; nothing has changed then.
         """
         state = self._state(seq)
-        if not 0 <= length <= state.length:
-            msg = f"truncate of sequence {seq} to {length}, expected 0 to {state.length}"
-            raise InvariantError(msg)
+        check_path(state.branches, length, state.length, keep)
+        moves: list[SlotMove] = []
+        if len(keep):
+            moves, length = self._ledger.gather(state, length, keep)
         self._ledger.rewind(state, length)
+        return moves
 
     def commit(self, seq: int) -> None:
         """Declare all cached tokens final and publish the pages they fill.

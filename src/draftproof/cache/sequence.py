@@ -8,7 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from draftproof.cache.branches import Branches
 from draftproof.cache.prefix import PrefixNode
+from draftproof.errors import InvariantError
 
 __all__ = ["SequenceState", "TokenIds"]
 
@@ -35,6 +37,8 @@ class SequenceState:
         How many full pages ``node`` stands for.
     writable_end : int
         The slots of positions ``length`` up to here are known to be exclusive.
+    branches : Branches, optional
+        Shape of the last row while it branches; ``length`` then counts slots.
     """
 
     tokens: NDArray[np.int32]
@@ -44,6 +48,20 @@ class SequenceState:
     num_pages: int = 0
     num_final_pages: int = 0
     writable_end: int = 0
+    branches: Branches | None = None
+
+    def refuse_branches(self) -> None:
+        """Raise while the tokens are not one text.
+
+        Raises
+        ------
+        InvariantError
+            If the last row branched and was not truncated since.
+        """
+        if self.branches is not None:
+            raise InvariantError(
+                f"the row at {self.branches.begin} branched, expected a truncate to one path first"
+            )
 
     def add_tokens(self, token_ids: TokenIds) -> None:
         """Move the length over new tokens."""

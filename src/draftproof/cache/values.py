@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-__all__ = ["CacheCounters", "CacheUsage", "PageCopy"]
+__all__ = ["CacheCounters", "CacheUsage", "PageCopy", "SlotMove"]
 
 
 class PageCopy(NamedTuple):
@@ -24,6 +24,27 @@ class PageCopy(NamedTuple):
     src_page: int
     dst_page: int
     num_slots: int
+
+
+class SlotMove(NamedTuple):
+    """One slot of a page, to be copied to another slot in every layer.
+
+    Parameters
+    ----------
+    src_page : int
+        Page to read.
+    src_slot : int
+        Slot in it.
+    dst_page : int
+        Page to write.
+    dst_slot : int
+        Slot in it.
+    """
+
+    src_page: int
+    src_slot: int
+    dst_page: int
+    dst_slot: int
 
 
 @dataclass(frozen=True, slots=True)

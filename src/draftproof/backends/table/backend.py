@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from draftproof.backends.table.laws import ProbabilityTable
 from draftproof.backends.table.paged import PagedStore
 from draftproof.backends.table.stores import TokenStore
+from draftproof.backends.table.tree_rows import TreeFault, TreeRow
 from draftproof.core.types import FlatBatch, ModelInfo
 from draftproof.errors import BackendError, CapacityError, ContextOverflowError, InvariantError
 
@@ -31,12 +32,16 @@ class PassRecord:
         Its tokens.
     positions : tuple of int
         The positions they were passed with.
+    parents : tuple of int, optional
+        Index within the row of each token's parent, -1 for the first, in a pass in
+        which a row branches; None in other passes.
     """
 
     call: int
     sequence_id: int
     token_ids: tuple[int, ...]
     positions: tuple[int, ...]
+    parents: tuple[int, ...] | None = None
 
 
 class TableBackend:
@@ -64,6 +69,9 @@ class TableBackend:
     fail_late : bool, default False
         Whether a failing pass appends its tokens before it raises, as a runtime that
         dies in the middle does.
+    tree_fault : {"index-positions", "sees-siblings"}, optional
+        What a pass gets wrong about rows that branch: a fault for tests. The stores
+        have a ``keep_fault`` for what a rollback gets wrong.
     """
 
     def __init__(
@@ -76,6 +84,7 @@ class TableBackend:
         nan_after: Collection[int] = (),
         fail_calls: Mapping[int, Exception] | None = None,
         fail_late: bool = False,
+        tree_fault: TreeFault | None = None,
     ) -> None:
         self.table = table
         self.store: TokenStore = PagedStore() if store is None else store
@@ -88,10 +97,12 @@ class TableBackend:
             precision="f64",
             kv_bytes_per_token=16,
             page_size=self.store.page_size,
+            trees=self.store.trees,
         )
         self._nan_after = frozenset(nan_after)
         self._fail_calls = dict(fail_calls or {})
         self._fail_late = fail_late
+        self._tree_fault: TreeFault | None = tree_fault
         self._last: NDArray[np.float32] | None = None
         #: Passes so far, failed ones included.
         self.num_calls = 0
@@ -183,7 +194,8 @@ class TableBackend:
         Parameters
         ----------
         batch : FlatBatch
-            Chain rows, each starting at the cached length of its sequence.
+            Rows that start at the cached length of their sequence; they may branch
+            where ``info.trees`` says so.
 
         Returns
         -------
@@ -193,7 +205,7 @@ class TableBackend:
         Raises
         ------
         BackendError
-            If the batch holds a tree, which this model does not score.
+            If a row branches and the memory of this model cannot.
         CapacityError
             If a row has no room; nothing is appended.
         ContextOverflowError
@@ -219,7 +231,7 @@ class TableBackend:
         self._last = logits
         return logits.view()
 
-    def truncate(self, sequence_id: int, length: int) -> None:
+    def truncate(self, sequence_id: int, length: int, keep: Sequence[int] = ()) -> None:
         """Drop the cached tokens from position ``length`` on.
 
         Parameters
@@ -227,9 +239,18 @@ class TableBackend:
         sequence_id : int
             The sequence.
         length : int
-            Its new length.
+            How many slots stay in place.
+        keep : sequence of int
+            Rising slots of the rest of one path of a row that branched.
+
+        Raises
+        ------
+        InvariantError
+            If what stays is not one path.
+        RollbackError
+            If the memory cannot be rewound so far.
         """
-        self.store.truncate(sequence_id, length)
+        self.store.truncate(sequence_id, length, keep)
 
     def commit(self, sequence_id: int) -> None:
         """Declare all cached tokens of a sequence final.
@@ -253,8 +274,8 @@ class TableBackend:
 
     def _check(self, batch: FlatBatch) -> None:
         """Refuse a pass before anything of it is appended."""
-        if batch.parents is not None:
-            raise BackendError("the table model scores chains only, expected parents=None")
+        if batch.parents is not None and not self._info.trees:
+            raise BackendError("this memory holds chains only, expected parents=None")
         if (
             len(batch)
             and not 0 <= batch.token_ids.min() <= batch.token_ids.max() < self.table.vocab_size
@@ -270,8 +291,9 @@ class TableBackend:
                     f"row of sequence {sequence_id} starts at {batch.positions[begin]}, not {held}"
                 )
                 raise InvariantError(msg)
-            if held + end - begin > limit:
-                msg = f"{held} + {end - begin} tokens, expected at most {limit}"
+            # In a tree fewer positions than tokens.
+            if begin < end and (last := int(batch.positions[begin:end].max())) >= limit:
+                msg = f"{held} tokens and more up to position {last}, expected at most {limit}"
                 raise ContextOverflowError(msg)
         for row, sequence_id in enumerate(batch.sequence_ids):
             count = int(batch.row_begins[row + 1] - batch.row_begins[row])
@@ -285,10 +307,24 @@ class TableBackend:
             begin, end = int(batch.row_begins[row]), int(batch.row_begins[row + 1])
             wanted = [int(at) - begin for at in batch.logits_rows if begin <= at < end]
             tokens, positions = batch.token_ids[begin:end], batch.positions[begin:end]
-            contexts = self.store.append(sequence_id, tokens, positions, wanted, self.table.span)
+            tree = None if batch.parents is None else self._tree(batch, begin, end)
+            if tree is None:
+                contexts = self.store.append(
+                    sequence_id, tokens, positions, wanted, self.table.span
+                )
+            else:
+                if self._tree_fault == "index-positions":
+                    positions = positions[0] + np.arange(end - begin, dtype=np.int32)
+                contexts = self.store.append(
+                    sequence_id, tokens, positions, wanted, self.table.span, tree
+                )
             self.passes.append(
                 PassRecord(
-                    self.num_calls, sequence_id, tuple(tokens.tolist()), tuple(positions.tolist())
+                    self.num_calls,
+                    sequence_id,
+                    tuple(tokens.tolist()),
+                    tuple(positions.tolist()),
+                    None if tree is None else tree.parents,
                 )
             )
             for offset, context in zip(wanted, contexts, strict=True):
@@ -299,3 +335,9 @@ class TableBackend:
                     logits[filled] = np.nan
                 filled += 1
         return logits
+
+    def _tree(self, batch: FlatBatch, begin: int, end: int) -> TreeRow:
+        """Return the shape of one row of a batch in which some row branches."""
+        assert batch.parents is not None  # narrows the type
+        parents = [-1, *(batch.parents[begin + 1 : end] - begin).tolist()]
+        return TreeRow.of(parents, self._tree_fault)

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from draftproof.backends.table.stores import Context
+from draftproof.backends.table.tree_rows import KeepFault, TreeRow, moves_with_fault
 from draftproof.cache import PagedCache
 
 __all__ = ["PagedStore"]
@@ -28,17 +29,26 @@ class PagedStore:
         Token slots per page; small, so that short tests cross pages.
     prefix_caching : bool, default True
         Whether committed pages are shared with later sequences.
+    keep_fault : {"stays-in-place", "reversed"}, optional
+        What a rollback to one path of a tree gets wrong: a fault for tests.
     """
 
     rewindable = True
+    trees = True
 
     def __init__(
-        self, num_pages: int = 256, page_size: int = 4, *, prefix_caching: bool = True
+        self,
+        num_pages: int = 256,
+        page_size: int = 4,
+        *,
+        prefix_caching: bool = True,
+        keep_fault: KeepFault | None = None,
     ) -> None:
         #: The bookkeeping, for assertions on pages and counters.
         self.cache = PagedCache(
             num_pages, page_size, bytes_per_page=16 * page_size, prefix_caching=prefix_caching
         )
+        self._keep_fault = keep_fault
         # -1 is no token: reading a slot that was never written changes the law.
         self._tokens = np.full((num_pages, page_size), -1, dtype=np.int64)
         self._positions = np.full((num_pages, page_size), -1, dtype=np.int64)
@@ -81,6 +91,7 @@ class PagedStore:
         positions: NDArray[np.int32],
         wanted: Sequence[int],
         span: int | None,
+        tree: TreeRow | None = None,
     ) -> list[Context]:
         """Write tokens to their slots and read the wanted contexts back.
 
@@ -96,6 +107,8 @@ class PagedStore:
             Rising indices into ``token_ids``.
         span : int or None
             How many of the last tokens each context needs; None for all.
+        tree : TreeRow, optional
+            Which tokens of the row each one sees, where the row branches.
 
         Returns
         -------
@@ -103,7 +116,7 @@ class PagedStore:
             One per wanted index.
         """
         begin = self.cache.length(sequence_id)
-        self.cache.append(sequence_id, token_ids)
+        self.cache.append(sequence_id, token_ids, None if tree is None else tree.parents)
         for copy in self.cache.drain_copies():
             for slots in (self._tokens, self._positions):
                 slots[copy.dst_page, : copy.num_slots] = slots[copy.src_page, : copy.num_slots]
@@ -114,17 +127,26 @@ class PagedStore:
         self._positions[table[index // size], index % size] = positions
         contexts = []
         for offset in wanted:
-            end = begin + offset + 1
-            held = np.arange(0 if span is None else max(0, end - span), end)
+            held = np.arange(begin + offset + 1)
+            if tree is not None:
+                held = np.append(held[:begin], begin + np.asarray(tree.sees[offset]))
+            if span is not None:
+                held = held[max(0, len(held) - span) :]
             pages, slots_read = table[held // size], held % size
             contexts.append(
                 Context(self._tokens[pages, slots_read], self._positions[pages, slots_read])
             )
         return contexts
 
-    def truncate(self, sequence_id: int, length: int) -> None:
-        """Drop the tokens from position ``length`` on."""
-        self.cache.truncate(sequence_id, length)
+    def truncate(self, sequence_id: int, length: int, keep: Sequence[int] = ()) -> None:
+        """Drop the tokens from position ``length`` on, but for one path of the last row."""
+        moves = [
+            ((move.src_page, move.src_slot), (move.dst_page, move.dst_slot))
+            for move in self.cache.truncate(sequence_id, length, keep)
+        ]
+        for source, target in moves_with_fault(moves, self._keep_fault):
+            self._tokens[target] = self._tokens[source]
+            self._positions[target] = self._positions[source]
 
     def commit(self, sequence_id: int) -> None:
         """Publish the full pages of a sequence."""

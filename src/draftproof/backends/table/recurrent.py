@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from draftproof.backends.table.stores import Context, check_shorter, context_of, found
-from draftproof.errors import ConfigError, RollbackError
+from draftproof.backends.table.stores import Context, context_of, found
+from draftproof.backends.table.tree_rows import TreeRow
+from draftproof.cache import check_path
+from draftproof.errors import BackendError, ConfigError, RollbackError
 
 __all__ = ["RecurrentStore"]
 
@@ -38,6 +40,8 @@ class RecurrentStore:
     """
 
     page_size = 0
+    #: One state cannot hold two texts.
+    trees = False
 
     def __init__(self, snapshot_every: int | None = None) -> None:
         if snapshot_every is not None and snapshot_every < 1:
@@ -90,6 +94,7 @@ class RecurrentStore:
         positions: NDArray[np.int32],
         wanted: Sequence[int],
         span: int | None,
+        tree: TreeRow | None = None,
     ) -> list[Context]:
         """Run the state over the tokens and return it at each wanted one.
 
@@ -105,13 +110,22 @@ class RecurrentStore:
             Rising indices into ``token_ids``.
         span : int or None
             Not used: the state is all there is.
+        tree : TreeRow, optional
+            Must be None.
 
         Returns
         -------
         list of Context
             One per wanted index, with the state in place of tokens.
+
+        Raises
+        ------
+        BackendError
+            If the row branches.
         """
         del span
+        if tree is not None:
+            raise BackendError("a recurrent state cannot branch, expected a chain")
         held = found(self._sequences, sequence_id)
         chosen = frozenset(wanted)
         contexts = []
@@ -123,8 +137,8 @@ class RecurrentStore:
                 contexts.append(context_of([held.state], [position]))
         return contexts
 
-    def truncate(self, sequence_id: int, length: int) -> None:
-        """Go back to an earlier state.
+    def truncate(self, sequence_id: int, length: int, keep: Sequence[int] = ()) -> None:
+        """Go back to an earlier state; ``keep`` may only name the tokens that follow it.
 
         Raises
         ------
@@ -132,7 +146,8 @@ class RecurrentStore:
             If no snapshots are kept and the length is not the current one.
         """
         held = found(self._sequences, sequence_id)
-        check_shorter(length, held.length)
+        check_path(None, length, held.length, keep)
+        length += len(keep)
         if length == held.length:
             return
         if self._every is None:

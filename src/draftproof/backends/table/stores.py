@@ -12,9 +12,10 @@ from typing import NamedTuple, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from draftproof.backends.table.tree_rows import TreeRow
 from draftproof.errors import InvariantError
 
-__all__ = ["Context", "TokenStore", "check_shorter", "context_of", "found"]
+__all__ = ["Context", "TokenStore", "context_of", "found"]
 
 Held = TypeVar("Held")
 
@@ -40,6 +41,11 @@ class TokenStore(Protocol):
     @property
     def rewindable(self) -> bool:
         """Whether ``truncate`` can reach a shorter length."""
+        ...
+
+    @property
+    def trees(self) -> bool:
+        """Whether rows may branch; ``append`` gets no tree otherwise."""
         ...
 
     @property
@@ -80,6 +86,7 @@ class TokenStore(Protocol):
         positions: NDArray[np.int32],
         wanted: Sequence[int],
         span: int | None,
+        tree: TreeRow | None = None,
     ) -> list[Context]:
         """Append tokens; return the context up to and with each wanted one.
 
@@ -95,6 +102,8 @@ class TokenStore(Protocol):
             Rising indices into ``token_ids``.
         span : int or None
             How many of the last tokens each context needs; None for all.
+        tree : TreeRow, optional
+            Which tokens of the row each one sees, where the row branches.
 
         Returns
         -------
@@ -103,8 +112,8 @@ class TokenStore(Protocol):
         """
         ...
 
-    def truncate(self, sequence_id: int, length: int) -> None:
-        """Drop the tokens from position ``length`` on."""
+    def truncate(self, sequence_id: int, length: int, keep: Sequence[int] = ()) -> None:
+        """Drop the tokens from position ``length`` on, but for one path of the last row."""
         ...
 
     def commit(self, sequence_id: int) -> None:
@@ -122,12 +131,6 @@ def found(sequences: dict[int, Held], sequence_id: int) -> Held:
     if held is None:
         raise InvariantError(f"sequence {sequence_id} is not open")
     return held
-
-
-def check_shorter(length: int, current: int) -> None:
-    """Refuse a rollback that is none."""
-    if not 0 <= length <= current:
-        raise InvariantError(f"truncate to {length}, expected 0 to {current}")
 
 
 def context_of(token_ids: Sequence[int], positions: Sequence[int]) -> Context:

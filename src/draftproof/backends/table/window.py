@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from draftproof.backends.table.stores import Context, check_shorter, context_of, found
-from draftproof.errors import ConfigError, RollbackError
+from draftproof.backends.table.stores import Context, context_of, found
+from draftproof.backends.table.tree_rows import KeepFault, TreeRow, moves_with_fault
+from draftproof.cache import Branches, branches_of, check_path
+from draftproof.errors import ConfigError, InvariantError, RollbackError
 
 __all__ = ["WindowStore"]
 
@@ -21,6 +23,11 @@ class _Window:
     evicted: int = 0
     tokens: list[int] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)
+    branches: Branches | None = None
+
+    def refuse_branches(self) -> None:
+        if self.branches is not None:
+            raise InvariantError(f"the row at {self.branches.begin} branched: truncate it first")
 
 
 class WindowStore:
@@ -34,15 +41,19 @@ class WindowStore:
     ----------
     window : int
         How many tokens a position sees, itself included; at least 1.
+    keep_fault : {"stays-in-place", "reversed"}, optional
+        What a rollback to one path of a tree gets wrong: a fault for tests.
     """
 
     rewindable = True
+    trees = True
     page_size = 0
 
-    def __init__(self, window: int) -> None:
+    def __init__(self, window: int, *, keep_fault: KeepFault | None = None) -> None:
         if window < 1:
             raise ConfigError(f"window {window}: expected at least 1")
         self._window = window
+        self._keep_fault = keep_fault
         self._sequences: dict[int, _Window] = {}
         self._next_id = 0
 
@@ -68,6 +79,7 @@ class WindowStore:
     def fork(self, sequence_id: int) -> int:
         """Start a sequence that holds the same tokens."""
         source = found(self._sequences, sequence_id)
+        source.refuse_branches()
         return self._register(_Window(source.evicted, list(source.tokens), list(source.positions)))
 
     def length(self, sequence_id: int) -> int:
@@ -78,7 +90,7 @@ class WindowStore:
     def reserve(self, sequence_id: int, num_tokens: int) -> bool:
         """Return True: the store grows as needed."""
         del num_tokens
-        found(self._sequences, sequence_id)
+        found(self._sequences, sequence_id).refuse_branches()
         return True
 
     def append(
@@ -88,6 +100,7 @@ class WindowStore:
         positions: NDArray[np.int32],
         wanted: Sequence[int],
         span: int | None,
+        tree: TreeRow | None = None,
     ) -> list[Context]:
         """Append tokens and return the window of each wanted one.
 
@@ -103,6 +116,8 @@ class WindowStore:
             Rising indices into ``token_ids``.
         span : int or None
             How many of the last tokens each context needs; None for the window.
+        tree : TreeRow, optional
+            Which tokens of the row each one sees, where the row branches.
 
         Returns
         -------
@@ -110,19 +125,24 @@ class WindowStore:
             One per wanted index.
         """
         held = found(self._sequences, sequence_id)
+        held.refuse_branches()
         before = len(held.tokens)
+        held.branches = None if tree is None else branches_of(held.evicted + before, tree.parents)
         held.tokens.extend(token_ids.tolist())
         held.positions.extend(positions.tolist())
         width = self._window if span is None else min(span, self._window)
         contexts = []
         for offset in wanted:
-            end = before + offset + 1
-            seen = slice(max(0, end - width), end)
-            contexts.append(context_of(held.tokens[seen], held.positions[seen]))
+            row = range(offset + 1) if tree is None else tree.sees[offset]
+            first = max(0, before + len(row) - width)
+            seen = [*range(first, before), *(before + index for index in row)][-width:]
+            contexts.append(
+                context_of([held.tokens[i] for i in seen], [held.positions[i] for i in seen])
+            )
         return contexts
 
-    def truncate(self, sequence_id: int, length: int) -> None:
-        """Drop the tokens from position ``length`` on.
+    def truncate(self, sequence_id: int, length: int, keep: Sequence[int] = ()) -> None:
+        """Drop the tokens from position ``length`` on, but for one path of the last row.
 
         Raises
         ------
@@ -130,17 +150,24 @@ class WindowStore:
             If tokens that the shorter sequence needs are gone.
         """
         held = found(self._sequences, sequence_id)
-        check_shorter(length, self.length(sequence_id))
+        check_path(held.branches, length, self.length(sequence_id), keep)
         # The next token sees itself and ``window - 1`` tokens before it.
         if held.evicted > max(0, length - self._window + 1):
             msg = f"window rolled back to {length}, {held.evicted} tokens are evicted already"
             raise RollbackError(msg)
-        del held.tokens[length - held.evicted :]
-        del held.positions[length - held.evicted :]
+        moves = moves_with_fault(
+            [(slot, at) for at, slot in enumerate(keep, length)], self._keep_fault
+        )
+        for column in (held.tokens, held.positions):
+            kept = [column[source - held.evicted] for source, _ in moves]
+            del column[length - held.evicted :]
+            column.extend(kept)
+        held.branches = None
 
     def commit(self, sequence_id: int) -> None:
         """Evict what no later position can see."""
         held = found(self._sequences, sequence_id)
+        held.refuse_branches()
         surplus = len(held.tokens) - self._window
         if surplus > 0:
             del held.tokens[:surplus]

@@ -1,0 +1,238 @@
+"""Drafts from the longest earlier match of the text's end, as long as it deserves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from draftproof.core.protocols import ProposalRequest
+from draftproof.core.types import Draft
+from draftproof.errors import ConfigError
+from draftproof.proposers._contexts import SEPARATOR, ContextIndex, ContextMatch, context_bytes
+from draftproof.proposers._following import Continuation, follow
+
+__all__ = ["SuffixProposer"]
+
+
+@dataclass(slots=True)
+class _Text:
+    """What is indexed of one request.
+
+    Parameters
+    ----------
+    index : ContextIndex
+        Its committed tokens.
+    source : sequence of int
+        Its token list, as last seen.
+    num_prompt_tokens : int
+        How many of them are the prompt.
+    tenant : str
+        Whose request it is.
+    """
+
+    index: ContextIndex
+    source: Sequence[int] = ()
+    num_prompt_tokens: int = 0
+    tenant: str = ""
+
+
+class SuffixProposer:
+    """Drafts copied from where the text's end occurred before, for as long as it is trusted.
+
+    The longest suffix of the text that occurred before is looked up, up to
+    ``max_match`` tokens. All its occurrences vote on the next token: the most frequent
+    continuation wins, the most recent of equally frequent ones. Those that agreed vote
+    on the token after it. A long match, and occurrences that agree, buy a long draft; a
+    short match or a split vote a short one or none: see `min_score`. An occurrence that
+    reaches into the suffix itself runs on periodically.
+
+    Parameters
+    ----------
+    min_match : int, default 1
+        Shortest match that is used, in tokens.
+    max_match : int, default 32
+        Longest match that is told apart, in tokens.
+    min_score : float, default 0.15
+        The draft ends before the token for which the guessed probability, that it and
+        all before it are accepted, falls below this. In (0, 1]. A match of M tokens
+        that occurred once alone yields about ``1.1 M`` tokens at 0.15.
+    window : int, default 131072
+        Most tokens of a request that are searched, newest first.
+    max_votes : int, default 32
+        Most occurrences that vote.
+    tenant_tokens : int, default 0
+        Most tokens of earlier outputs kept per tenant and searched for its later
+        requests. 0 keeps nothing. See Notes.
+    max_tenants : int, default 64
+        Most tenants whose outputs are kept; the one that was used least recently is
+        forgotten first.
+
+    Raises
+    ------
+    ConfigError
+        If a parameter is out of range.
+
+    Notes
+    -----
+    Drafts are deterministic functions of the tokens: the law of each is one-hot and no
+    coin is used. How long a draft is depends on earlier tokens alone.
+
+    A step costs O(log window) per new token and per look-up, whatever the text. Memory
+    is bounded by 24 bytes per token of the window, for each running request, and by
+    ``24 * tenant_tokens * max_tenants`` bytes for what is shared; the oldest tokens are
+    forgotten first. Requests end with ``release``.
+
+    Sharing is off unless ``tenant_tokens`` is set *and* a request names its tenant. What
+    one tenant's requests put out, not their prompts, is then searched for later
+    requests of that tenant and no other; of equally long matches the request's own wins.
+    The drafts of such a request depend on the tenant's earlier outputs. They keep the
+    law, because those outputs were made with other coins: whoever fills in the tenant
+    leaves it empty where a seed is used twice. With a rule that is not seed-identical the
+    same seed then also gives another text once more has been learned.
+
+    References
+    ----------
+    Oliaro et al. (2024). SuffixDecoding, 2411.04975: suffix trees over earlier outputs,
+    draft length by the length of the match.
+    """
+
+    def __init__(
+        self,
+        *,
+        min_match: int = 1,
+        max_match: int = 32,
+        min_score: float = 0.15,
+        window: int = 131_072,
+        max_votes: int = 32,
+        tenant_tokens: int = 0,
+        max_tenants: int = 64,
+    ) -> None:
+        if not 1 <= min_match <= max_match:
+            raise ConfigError(
+                f"matches of {min_match}..{max_match} tokens: expected 1 <= min_match <= max_match"
+            )
+        if not 0.0 < min_score <= 1.0:
+            raise ConfigError(f"min_score {min_score}: expected a number in (0, 1]")
+        for name, value, least in (
+            ("window", window, 1),
+            ("max_votes", max_votes, 1),
+            ("tenant_tokens", tenant_tokens, 0),
+            ("max_tenants", max_tenants, 1),
+        ):
+            if value < least:
+                raise ConfigError(f"{name} {value}: expected {least} or more")
+        self._min_match = min_match
+        self._max_match = max_match
+        self._min_score = min_score
+        self._window = window
+        self._max_votes = max_votes
+        self._tenant_tokens = tenant_tokens
+        self._max_tenants = max_tenants
+        self._texts: dict[str, _Text] = {}
+        #: Earlier outputs, least recently used tenant first.
+        self._shared: dict[str, ContextIndex] = {}
+
+    @property
+    def name(self) -> str:
+        """Name used in records and configuration."""
+        return "suffix"
+
+    @property
+    def num_requests(self) -> int:
+        """How many requests are indexed now."""
+        return len(self._texts)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of memory that all indexes take."""
+        held = [text.index for text in self._texts.values()]
+        return sum(index.num_bytes for index in [*held, *self._shared.values()])
+
+    def propose(self, requests: Sequence[ProposalRequest]) -> list[Draft]:
+        """Draft for all rows at once.
+
+        Parameters
+        ----------
+        requests : sequence of ProposalRequest
+            The rows that may draft.
+
+        Returns
+        -------
+        list of Draft
+            One per row, without laws; an empty one has a note.
+        """
+        return [self._propose_one(request) for request in requests]
+
+    def release(self, request_id: str) -> None:
+        """Forget a request; keep its output for its tenant where that is asked for.
+
+        Parameters
+        ----------
+        request_id : str
+            Name of the request; unknown names are ignored.
+        """
+        text = self._texts.pop(request_id, None)
+        if text is None or not text.tenant or not self._tenant_tokens:
+            return
+        shared = self._shared.pop(text.tenant, None)
+        if shared is None:
+            shared = ContextIndex(self._max_match, self._tenant_tokens)
+        self._shared[text.tenant] = shared
+        shared.extend([*text.source[text.num_prompt_tokens :], SEPARATOR])
+        while len(self._shared) > self._max_tenants:
+            del self._shared[next(iter(self._shared))]
+
+    def forget_tenant(self, tenant: str) -> None:
+        """Forget the earlier outputs of a tenant; unknown names are ignored."""
+        self._shared.pop(tenant, None)
+
+    def _propose_one(self, request: ProposalRequest) -> Draft:
+        text = self._ingest(request)
+        index, end = text.index, text.index.end
+        match = index.longest(end, self._max_votes)
+        shared = self._shared.get(request.tenant) if request.tenant else None
+        if shared is not None:
+            self._shared[request.tenant] = self._shared.pop(request.tenant)
+            match_there = shared.longest(end, self._max_votes)
+            if match_there and (match is None or match_there.length > match.length):
+                index, match = shared, match_there
+        if match is None or match.length < self._min_match:
+            return Draft(proposer=self.name, note="no earlier match")
+        tokens = self._continue(index, match, request.kappa).token_ids
+        note = "" if tokens else f"no continuation scores {self._min_score} or more"
+        return Draft(tokens, proposer=self.name, note=note)
+
+    def _continue(self, index: ContextIndex, match: ContextMatch, kappa: int) -> Continuation:
+        size = len(index)
+
+        def token_at(place: int, drafted: Sequence[int]) -> int | None:
+            if place >= size:  # the text's own end: what is drafted stands there
+                return drafted[place - size]
+            token = index.token(place)
+            return None if token == SEPARATOR else token
+
+        return follow(match, token_at, kappa, self._min_score)
+
+    def _ingest(self, request: ProposalRequest) -> _Text:
+        """Return the request's text with all its tokens in the index."""
+        tokens = request.token_ids
+        text = self._texts.get(request.request_id)
+        if text is None or not self._continues(text, tokens):
+            text = _Text(ContextIndex(self._max_match, self._window))
+            self._texts[request.request_id] = text
+        text.source, text.tenant = tokens, request.tenant
+        text.num_prompt_tokens = len(tokens) - request.history.num_generated
+        text.index.extend(tokens[len(text.index) :])
+        return text
+
+    def _continues(self, text: _Text, tokens: Sequence[int]) -> bool:
+        """Say whether the tokens only add to what is indexed.
+
+        The same list object is trusted to have grown at its end, up to a look at as
+        many tokens as a match has; another object is compared in full.
+        """
+        held = len(text.index)
+        if tokens is not text.source:
+            return text.index.starts(tokens)
+        begin = max(0, held - self._max_match)
+        return held <= len(tokens) and context_bytes(tokens[begin:held]) == text.index.end

@@ -40,11 +40,14 @@ class Feed:
         Tokens to append.
     num_logits : int, optional
         Rows wanted for the last tokens; all when not given.
+    parents : sequence of int, optional
+        Index within the row of each token's parent, -1 for the first; None for a chain.
     """
 
     sequence_id: int
     token_ids: Sequence[int]
     num_logits: int | None = None
+    parents: Sequence[int] | None = None
 
 
 @dataclass(slots=True)
@@ -102,7 +105,7 @@ class BackendBench:
         logits = backend.forward(
             FlatBatch.from_rows(
                 [
-                    Row(feed.sequence_id, list(feed.token_ids), start, count)
+                    Row(feed.sequence_id, list(feed.token_ids), start, count, feed.parents)
                     for feed, start, count in zip(feeds, before, counts, strict=True)
                 ]
             )
@@ -126,6 +129,11 @@ class BackendBench:
         return np.concatenate(
             [self.feed(backend, Feed(sequence, [token]))[0] for token in token_ids]
         )
+
+    def prefill(self, token_ids: Sequence[int]) -> Logits:
+        """Score the last position of a text in one pass of a fresh backend, (1, V)."""
+        backend = self.make_backend()
+        return self.feed(backend, Feed(backend.open(), token_ids, 1))[0]
 
     def expect_length(self, backend: ModelBackend, sequence_id: int, length: int) -> None:
         """Raise unless a sequence has a length."""

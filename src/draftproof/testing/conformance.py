@@ -23,6 +23,7 @@ from draftproof.testing.bench import BackendBench
 from draftproof.testing.proposer_checks import PROPOSER_CHECKS, ProposerBench, ProposerCheck
 from draftproof.testing.report import CheckResult, ConformanceReport, Skipped
 from draftproof.testing.sharing_checks import SHARING_CHECKS
+from draftproof.testing.tree_checks import TREE_CHECKS
 
 __all__ = ["BACKEND_CHECKS", "DEFAULT_POLICIES", "check_backend", "check_proposer"]
 
@@ -35,7 +36,7 @@ DEFAULT_POLICIES = (
 
 #: All checks of a backend by name, in order.
 BACKEND_CHECKS: dict[str, Check] = {
-    check.__name__: check for check in (*SCORING_CHECKS, *SHARING_CHECKS)
+    check.__name__: check for check in (*SCORING_CHECKS, *SHARING_CHECKS, *TREE_CHECKS)
 }
 
 

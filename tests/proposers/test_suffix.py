@@ -60,7 +60,8 @@ def test_shared_outputs_are_searched_exhaustively_too(tokens, outputs, kappa, sc
     proposer = SuffixProposer(max_votes=ALL, min_score=score, tenant_tokens=1000)
     for number, output in enumerate(outputs):
         name = f"earlier-{number}"
-        proposer.propose([request([77, *output], name=name, prompt=1, tenant="t")])
+        earlier = request([77, *output], name=name, prompt=1, tenant="t", seed=2 + number)
+        proposer.propose([earlier])
         proposer.release(name)
     draft = proposer.propose([request(tokens, kappa, tenant="t")])[0]
     assert draft.token_ids == reference_draft(tokens, kappa, min_score=score, shared=outputs)
@@ -162,7 +163,7 @@ def learned(tenant="t", prompt=1, **options):
     """A drafter that saw one finished request of a tenant."""
     proposer = SuffixProposer(**{"min_score": EAGER, "tenant_tokens": 100, **options})
     tokens = [9, *SECRET[:2]]
-    proposer.propose([request(tokens, name="first", prompt=prompt, tenant=tenant)])
+    proposer.propose([request(tokens, name="first", prompt=prompt, tenant=tenant, seed=2)])
     tokens += SECRET[2:]  # committed after the last round in which it drafted
     proposer.release("first")
     return proposer
@@ -181,9 +182,24 @@ def test_prompts_are_not_shared():
     assert learned(prompt=3).propose([request([1, 50, 51], tenant="t")])[0].token_ids == ()
 
 
+def test_outputs_made_with_the_coins_that_would_judge_are_not_used_while_they_are_held():
+    # The draft would tell the coin, and a coin that is known judges nothing.
+    proposer = learned()
+    asked = request([1, 50, 51], name="again", tenant="t", seed=2)
+    assert proposer.propose([asked])[0].token_ids == ()
+    # With their separators, 6 and 100 tokens fill the 100 that are kept and push out the first.
+    for length, expected in ((98, ()), (99, (3,))):
+        held = learned()
+        output = [*range(200, 200 + length - 2), 8, 3]
+        held.propose([request([9, *output], name="x", prompt=1, tenant="t", seed=3)])
+        held.release("x")
+        asked = request([8], name="again", tenant="t", seed=2)
+        assert held.propose([asked])[0].token_ids == expected
+
+
 def test_a_shared_draft_ends_where_the_output_ended():
     proposer = learned()
-    proposer.propose([request([9, 1, 2, 3], name="second", prompt=1, tenant="t")])
+    proposer.propose([request([9, 1, 2, 3], name="second", prompt=1, tenant="t", seed=3)])
     proposer.release("second")
     assert proposer.propose([request([52, 53], 8, tenant="t")])[0].token_ids == (54,)
 
@@ -203,11 +219,11 @@ def test_a_tenant_can_be_forgotten():
 def test_the_tenant_that_was_used_least_recently_is_forgotten_first():
     proposer = SuffixProposer(min_score=EAGER, tenant_tokens=100, max_tenants=2)
     for number in range(2):
-        proposer.propose([request([9, 1, number], name="x", prompt=1, tenant=f"t{number}")])
+        proposer.propose([request([9, 1, number], name="x", prompt=1, tenant=f"t{number}", seed=2)])
         proposer.release("x")
     assert proposer.propose([request([1], tenant="t0")])[0].token_ids == (0,)
     proposer.release("a")
-    proposer.propose([request([9, 1, 2], name="x", prompt=1, tenant="t2")])
+    proposer.propose([request([9, 1, 2], name="x", prompt=1, tenant="t2", seed=2)])
     proposer.release("x")
     for tenant, expected in (("t0", (0,)), ("t1", ()), ("t2", (2,))):
         draft = proposer.propose([request([1], 1, name=tenant, tenant=tenant)])[0]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter, deque
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
 
 from draftproof.core.protocols import ProposalRequest
 from draftproof.core.types import Draft
@@ -28,12 +29,55 @@ class _Text:
         How many of them are the prompt.
     tenant : str
         Whose request it is.
+    coins : hashable
+        Tells its coins from those of requests with another seed.
     """
 
     index: ContextIndex
     source: Sequence[int] = ()
     num_prompt_tokens: int = 0
     tenant: str = ""
+    coins: Hashable = None
+
+
+@dataclass(slots=True)
+class _Shared:
+    """Earlier outputs of one tenant.
+
+    Parameters
+    ----------
+    index : ContextIndex
+        The outputs, a separator after each.
+    window : int
+        Most tokens held.
+    made_with : deque of (int, hashable)
+        Where each output that is still held ends, and the coins that made it.
+    num_made_with : Counter
+        How many of them each coins made.
+    """
+
+    index: ContextIndex
+    window: int
+    made_with: deque[tuple[int, Hashable]] = field(default_factory=deque)
+    num_made_with: Counter[Hashable] = field(default_factory=Counter)
+
+    def learn(self, text: _Text) -> None:
+        """Add the output of a finished request, if it has any."""
+        output = text.source[text.num_prompt_tokens :]
+        if not output:
+            return
+        self.index.extend([*output, SEPARATOR])
+        self.made_with.append((len(self.index), text.coins))
+        self.num_made_with[text.coins] += 1
+        while self.made_with[0][0] <= len(self.index) - self.window:
+            _, gone = self.made_with.popleft()
+            self.num_made_with[gone] -= 1
+            if not self.num_made_with[gone]:
+                del self.num_made_with[gone]
+
+    def is_independent_of(self, coins: Hashable) -> bool:
+        """Say whether nothing that is held was made with these coins."""
+        return coins not in self.num_made_with
 
 
 class SuffixProposer:
@@ -85,10 +129,9 @@ class SuffixProposer:
     Sharing is off unless ``tenant_tokens`` is set *and* a request names its tenant. What
     one tenant's requests put out, not their prompts, is then searched for later
     requests of that tenant and no other; of equally long matches the request's own wins.
-    The drafts of such a request depend on the tenant's earlier outputs. They keep the
-    law, because those outputs were made with other coins: whoever fills in the tenant
-    leaves it empty where a seed is used twice. With a rule that is not seed-identical the
-    same seed then also gives another text once more has been learned.
+    Drafts must not depend on the coins that judge them: a request whose seed made an
+    output that is still held drafts from its own text alone. With a rule that is not
+    seed-identical the same seed gives another text once more has been learned.
 
     References
     ----------
@@ -130,7 +173,7 @@ class SuffixProposer:
         self._max_tenants = max_tenants
         self._texts: dict[str, _Text] = {}
         #: Earlier outputs, least recently used tenant first.
-        self._shared: dict[str, ContextIndex] = {}
+        self._shared: dict[str, _Shared] = {}
 
     @property
     def name(self) -> str:
@@ -145,8 +188,8 @@ class SuffixProposer:
     @property
     def num_bytes(self) -> int:
         """Bytes of memory that all indexes take."""
-        held = [text.index for text in self._texts.values()]
-        return sum(index.num_bytes for index in [*held, *self._shared.values()])
+        held = [*self._texts.values(), *self._shared.values()]
+        return sum(item.index.num_bytes for item in held)
 
     def propose(self, requests: Sequence[ProposalRequest]) -> list[Draft]:
         """Draft for all rows at once.
@@ -176,9 +219,10 @@ class SuffixProposer:
             return
         shared = self._shared.pop(text.tenant, None)
         if shared is None:
-            shared = ContextIndex(self._max_match, self._tenant_tokens)
+            index = ContextIndex(self._max_match, self._tenant_tokens)
+            shared = _Shared(index, self._tenant_tokens)
         self._shared[text.tenant] = shared
-        shared.extend([*text.source[text.num_prompt_tokens :], SEPARATOR])
+        shared.learn(text)
         while len(self._shared) > self._max_tenants:
             del self._shared[next(iter(self._shared))]
 
@@ -190,12 +234,13 @@ class SuffixProposer:
         text = self._ingest(request)
         index, end = text.index, text.index.end
         match = index.longest(end, self._max_votes)
-        shared = self._shared.get(request.tenant) if request.tenant else None
+        shared = self._shared.pop(request.tenant, None)
         if shared is not None:
-            self._shared[request.tenant] = self._shared.pop(request.tenant)
-            match_there = shared.longest(end, self._max_votes)
-            if match_there and (match is None or match_there.length > match.length):
-                index, match = shared, match_there
+            self._shared[request.tenant] = shared
+            if shared.is_independent_of(text.coins):
+                match_there = shared.index.longest(end, self._max_votes)
+                if match_there and (match is None or match_there.length > match.length):
+                    index, match = shared.index, match_there
         if match is None or match.length < self._min_match:
             return Draft(proposer=self.name, note="no earlier match")
         tokens = self._continue(index, match, request.kappa).token_ids
@@ -219,6 +264,9 @@ class SuffixProposer:
         text = self._texts.get(request.request_id)
         if text is None or not self._continues(text, tokens):
             text = _Text(ContextIndex(self._max_match, self._window))
+            if self._tenant_tokens:
+                # The coin of the text's first token: two seeds share it once in 2**53.
+                text.coins = request.coins.sample(-request.coins.start)
             self._texts[request.request_id] = text
         text.source, text.tenant = tokens, request.tenant
         text.num_prompt_tokens = len(tokens) - request.history.num_generated

@@ -1,0 +1,423 @@
+"""From costs and acceptance to a decision: speculate or not, how far, up to which batch.
+
+Pure functions. The speedup of kappa drafts at batch B is
+``S = E[N] * T_plain(B) / T_round(B, kappa)``: committed tokens per second over those
+of plain decoding at the same batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from draftproof.errors import ConfigError
+from draftproof.planner.acceptance import SurvivalCurve, iid_break_even
+from draftproof.planner.estimate import SurvivalEstimate
+from draftproof.planner.rounds import RoundCost
+
+__all__ = [
+    "BatchPlan",
+    "Crossing",
+    "KappaPoint",
+    "Plan",
+    "best_kappa",
+    "crossing_batch",
+    "make_plan",
+    "speedup",
+]
+
+#: A longer draft must gain this much more before it is preferred to a shorter one.
+MIN_GAIN = 0.005
+#: Where the search for a crossing ends.
+LARGEST_BATCH = 65_536
+
+
+def speedup(
+    cost: RoundCost, curve: SurvivalCurve, batch: int, kappa: int, context: float = 0.0
+) -> float:
+    """Return committed tokens per second relative to plain decoding.
+
+    Parameters
+    ----------
+    cost : RoundCost
+        Costs.
+    curve : SurvivalCurve
+        Acceptance, at least kappa long.
+    batch : int
+        Rows, at least 1.
+    kappa : int
+        Drafts per row.
+    context : float
+        Cached tokens per row.
+
+    Returns
+    -------
+    float
+        1 for kappa 0.
+    """
+    if not kappa:
+        return 1.0
+    plain, round_s = cost.plain_s(batch, context), cost.round_s(batch, kappa, context)
+    return curve.tokens(kappa) * plain / round_s
+
+
+@dataclass(frozen=True, slots=True)
+class KappaPoint:
+    """One kappa at one batch.
+
+    Parameters
+    ----------
+    kappa : int
+        Drafts per row.
+    tokens : float
+        Expected committed tokens per row and round.
+    round_s : float
+        Seconds per round.
+    tokens_per_s : float
+        Committed tokens per second of the whole batch.
+    speedup, speedup_low, speedup_high : float
+        Over plain decoding, and at the ends of the acceptance interval.
+    break_even_tokens : float
+        Tokens per round at which the speedup is 1.
+    break_even_alpha : float or None
+        Constant acceptance rate at which it is; None where no rate reaches it.
+    """
+
+    kappa: int
+    tokens: float
+    round_s: float
+    tokens_per_s: float
+    speedup: float
+    speedup_low: float
+    speedup_high: float
+    break_even_tokens: float
+    break_even_alpha: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPlan:
+    """All kappas at one batch.
+
+    Parameters
+    ----------
+    batch : int
+        Rows.
+    plain_s : float
+        Seconds of a plain step.
+    points : tuple of KappaPoint
+        From kappa 0 on.
+    best : int
+        The kappa to run with; 0 is plain decoding.
+    """
+
+    batch: int
+    plain_s: float
+    points: tuple[KappaPoint, ...]
+    best: int
+
+    @property
+    def best_point(self) -> KappaPoint:
+        """The point of the best kappa."""
+        return self.points[self.best]
+
+
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """The batch from which plain decoding is at least as fast.
+
+    Parameters
+    ----------
+    kappa : int or None
+        For this kappa; None for the best kappa of each batch.
+    batch, low, high : int or None
+        Smallest batch without a gain, at the estimate and at the ends of the
+        acceptance interval. 1 says never a gain; None says a gain at every batch
+        that was searched.
+    """
+
+    kappa: int | None
+    batch: int | None
+    low: int | None
+    high: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A decision and what it rests on.
+
+    Parameters
+    ----------
+    speculate : bool
+        Whether any planned batch gains.
+    reason : str
+        Why, in one sentence.
+    certain : bool
+        Whether the answer is the same over the whole acceptance interval.
+    batches : tuple of BatchPlan
+        The planned batches.
+    crossing : Crossing
+        For the best kappa of each batch.
+    fixed_crossing : Crossing
+        For the best kappa of the smallest batch, kept at all batches.
+    schedule : tuple of (int, int, int)
+        Ranges of batches and their kappa.
+    survival : SurvivalEstimate
+        The acceptance.
+    context : float
+        Cached tokens per row.
+    """
+
+    speculate: bool
+    reason: str
+    certain: bool
+    batches: tuple[BatchPlan, ...]
+    crossing: Crossing
+    fixed_crossing: Crossing
+    schedule: tuple[tuple[int, int, int], ...]
+    survival: SurvivalEstimate
+    context: float
+
+
+def best_kappa(
+    cost: RoundCost,
+    curve: SurvivalCurve,
+    batch: int,
+    max_kappa: int,
+    context: float = 0.0,
+    *,
+    min_gain: float = MIN_GAIN,
+) -> int:
+    """Return the number of drafts that commits most tokens per second.
+
+    Parameters
+    ----------
+    cost : RoundCost
+        Costs.
+    curve : SurvivalCurve
+        Acceptance, at least ``max_kappa`` long.
+    batch, max_kappa : int
+        Rows, and the most drafts to consider.
+    context : float
+        Cached tokens per row.
+    min_gain : float
+        A longer draft must be this much faster, relatively, to be preferred: its cost
+        is certain and its gain is an estimate.
+
+    Returns
+    -------
+    int
+        0 where no draft gains.
+    """
+    best, best_speedup = 0, 1.0
+    for kappa in range(1, max_kappa + 1):
+        found = speedup(cost, curve, batch, kappa, context)
+        if found > best_speedup * (1 + min_gain):
+            best, best_speedup = kappa, found
+    return best
+
+
+def crossing_batch(
+    cost: RoundCost,
+    curve: SurvivalCurve,
+    max_kappa: int,
+    context: float = 0.0,
+    *,
+    kappa: int | None = None,
+    largest: int = LARGEST_BATCH,
+) -> int | None:
+    """Return the smallest batch from which speculation gains nothing any more.
+
+    Parameters
+    ----------
+    cost : RoundCost
+        Costs.
+    curve : SurvivalCurve
+        Acceptance.
+    max_kappa : int
+        Most drafts to consider when ``kappa`` is None.
+    context : float
+        Cached tokens per row.
+    kappa : int, optional
+        A fixed number of drafts; the best of each batch when None.
+    largest : int
+        Where the search ends.
+
+    Returns
+    -------
+    int or None
+        1 where it never gains, None where it still gains at ``largest``. Batches are
+        tried by doubling and then bisected between the last gain and the first loss
+        after it, so that an early dip from a step in the costs is not taken for the end.
+    """
+    kappas = range(1, max_kappa + 1) if kappa is None else (kappa,)
+
+    def gains(batch: int) -> bool:
+        return any(speedup(cost, curve, batch, each, context) > 1.0 for each in kappas)
+
+    tried = [1]
+    while tried[-1] < largest:
+        # Four points per doubling: steps in measured tables are narrow.
+        tried.append(min(largest, max(tried[-1] + 1, round(tried[-1] * 2**0.25))))
+    found = [gains(batch) for batch in tried]
+    if not any(found):
+        return 1
+    if found[-1]:
+        return None
+    last = max(place for place, gain in enumerate(found) if gain)
+    low, high = tried[last], tried[last + 1]
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if gains(middle) else (low, middle)
+    return high
+
+
+def make_plan(
+    cost: RoundCost,
+    survival: SurvivalEstimate,
+    batches: Sequence[int],
+    *,
+    max_kappa: int,
+    context: float = 0.0,
+) -> Plan:
+    """Plan for some batches.
+
+    Parameters
+    ----------
+    cost : RoundCost
+        Costs.
+    survival : SurvivalEstimate
+        Acceptance with its interval; ``max_kappa`` must be within it.
+    batches : sequence of int
+        Rising batch sizes; the schedule covers every size up to the last.
+    max_kappa : int
+        Most drafts, at least 1.
+    context : float
+        Cached tokens per row.
+
+    Returns
+    -------
+    Plan
+        The decision; "do not speculate" is one.
+
+    Raises
+    ------
+    ConfigError
+        If there is no batch, or acceptance is not known up to ``max_kappa``.
+    """
+    if not batches or list(batches) != sorted(set(batches)) or batches[0] < 1:
+        raise ConfigError(f"batches {list(batches)}: expected rising sizes from 1")
+    if max_kappa < 1:
+        raise ConfigError(f"most drafts {max_kappa}: expected 1 or more")
+    survival.curve.accepted(max_kappa)  # refuses what is not known
+    plans = tuple(_batch_plan(cost, survival, batch, max_kappa, context) for batch in batches)
+    speculate = any(plan.best for plan in plans)
+    first = next((plan for plan in plans if plan.best), plans[0])
+    kappa = first.best or max(first.points[1:], key=lambda point: point.speedup).kappa
+    return Plan(
+        speculate=speculate,
+        reason=_reason(plans, survival),
+        certain=_is_certain(plans, speculate),
+        batches=plans,
+        crossing=_crossing(cost, survival, max_kappa, context, None),
+        fixed_crossing=_crossing(cost, survival, max_kappa, context, kappa),
+        schedule=_schedule(cost, survival.curve, batches[-1], max_kappa, context),
+        survival=survival,
+        context=context,
+    )
+
+
+def _batch_plan(
+    cost: RoundCost, survival: SurvivalEstimate, batch: int, max_kappa: int, context: float
+) -> BatchPlan:
+    plain = cost.plain_s(batch, context)
+    points = []
+    for kappa in range(max_kappa + 1):
+        round_s = cost.round_s(batch, kappa, context) if kappa else plain
+        needed = round_s / plain
+        tokens, low, high = (
+            curve.tokens(kappa) for curve in (survival.curve, survival.low, survival.high)
+        )
+        points.append(
+            KappaPoint(
+                kappa=kappa,
+                tokens=tokens,
+                round_s=round_s,
+                tokens_per_s=batch * tokens / round_s,
+                speedup=tokens / needed,
+                speedup_low=low / needed,
+                speedup_high=high / needed,
+                break_even_tokens=needed,
+                break_even_alpha=iid_break_even(needed, kappa) if kappa else 0.0,
+            )
+        )
+    best = best_kappa(cost, survival.curve, batch, max_kappa, context)
+    return BatchPlan(batch, plain, tuple(points), best)
+
+
+def _is_certain(plans: Sequence[BatchPlan], speculate: bool) -> bool:
+    if speculate:
+        return any(plan.best and plan.best_point.speedup_low > 1.0 for plan in plans)
+    return all(point.speedup_high <= 1.0 for plan in plans for point in plan.points[1:])
+
+
+def _crossing(
+    cost: RoundCost,
+    survival: SurvivalEstimate,
+    max_kappa: int,
+    context: float,
+    kappa: int | None,
+) -> Crossing:
+    middle, low, high = (
+        crossing_batch(cost, curve, max_kappa, context, kappa=kappa)
+        for curve in (survival.curve, survival.low, survival.high)
+    )
+    return Crossing(kappa, middle, low, high)
+
+
+def _schedule(
+    cost: RoundCost, curve: SurvivalCurve, largest: int, max_kappa: int, context: float
+) -> tuple[tuple[int, int, int], ...]:
+    """Return ranges of batches with their best kappa; every size up to 64, then coarser."""
+    starts = [1]
+    while starts[-1] < largest:
+        starts.append(starts[-1] + max(1, starts[-1] // 64))
+    ranges: list[tuple[int, int, int]] = []
+    for place, start in enumerate(starts):
+        end = starts[place + 1] - 1 if place + 1 < len(starts) else largest
+        end = min(end, largest)
+        if start > largest:
+            break
+        best = best_kappa(cost, curve, start, max_kappa, context)
+        if ranges and ranges[-1][2] == best:
+            ranges[-1] = (ranges[-1][0], end, best)
+        else:
+            ranges.append((start, end, best))
+    return tuple(ranges)
+
+
+def _reason(plans: Sequence[BatchPlan], survival: SurvivalEstimate) -> str:
+    gaining = [plan for plan in plans if plan.best]
+    if gaining:
+        best = max(gaining, key=lambda plan: plan.best_point.speedup)
+        point = best.best_point
+        return (
+            f"{point.kappa} drafts commit {point.tokens:.2f} tokens for "
+            f"{point.break_even_tokens:.2f} times the cost of a plain step at batch {best.batch}"
+        )
+    plan = plans[0]
+    point = max(plan.points[1:], key=lambda each: each.speedup)
+    if point.break_even_alpha is None:
+        return (
+            f"even full acceptance does not pay: at batch {plan.batch} a round of {point.kappa} "
+            f"drafts costs {point.break_even_tokens:.2f} plain steps and commits at most "
+            f"{point.kappa + 1} tokens"
+        )
+    if point.tokens < point.break_even_tokens:
+        first = survival.curve.rates[0]
+        return (
+            f"acceptance is too low: {point.kappa} drafts commit {point.tokens:.2f} tokens and "
+            f"cost {point.break_even_tokens:.2f} plain steps at batch {plan.batch} "
+            f"(first position {first:.2f}; a constant rate of {point.break_even_alpha:.2f} would "
+            "break even)"
+        )
+    return f"the gain of {point.kappa} drafts is below {MIN_GAIN:.1%}"

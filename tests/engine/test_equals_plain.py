@@ -39,11 +39,11 @@ from draftproof.backends.table import (
 )
 from draftproof.core.params import GREEDY_TEMPERATURE, SamplingParams
 from draftproof.engine import EngineCore, GenerateRequest, SchedulerConfig
-from draftproof.engine import step as step_module
 from draftproof.engine.session import Session
 from draftproof.errors import PromptError
 from draftproof.proposers import DraftModelProposer
 from draftproof.testing.scripted import FixedProposer, OracleProposer, ScriptedProposer
+from draftproof.verify import executor as executor_module
 
 
 @pytest.mark.parametrize("kappa", [1, 2, 4, 8])
@@ -111,13 +111,13 @@ def test_a_drafter_breaks_ties_as_its_target_does():
 
 
 def test_a_verifier_that_takes_the_last_of_equals_is_seen(monkeypatch):
-    original = step_module.target_law
+    original = executor_module.target_law
 
-    def backwards(logits, params, history, extra=()):
+    def backwards(logits, params, history, extra=(), allowed=None):
         turned = original(np.ascontiguousarray(logits[::-1]), params, history, extra)
         return type(turned)(len(logits) - 1 - turned.token, len(logits))
 
-    monkeypatch.setattr(step_module, "target_law", backwards)
+    monkeypatch.setattr(executor_module, "target_law", backwards)
     core = make_core(TIED, proposers=[FixedProposer((1,))], kappa=3)
     assert (
         run(core, [GenerateRequest((0,), GREEDY, max_tokens=4)])["request-0"].token_ids != [1] * 4

@@ -17,10 +17,11 @@ from draftproof.core.law import DenseLaw
 from draftproof.core.policy import SamplingParams
 from draftproof.core.rng import CoinSource
 from draftproof.core.types import Verdict
-from draftproof.engine import EngineCore, GenerateRequest, step
+from draftproof.engine import EngineCore, GenerateRequest
 from draftproof.proposers import DraftModelProposer, NgramProposer
 from draftproof.testing.branching import BranchingCoins, exact_law
 from draftproof.testing.scripted import FixedProposer
+from draftproof.verify import executor
 
 pytestmark = pytest.mark.exact
 
@@ -336,7 +337,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_planted_faults_change_the_joint_law(fault, monkeypatch):
-    monkeypatch.setattr(step, "verify", FAULTS[fault](step.verify))
+    monkeypatch.setattr(executor, "verify", FAULTS[fault](executor.verify))
     table = MarkovTable(3, None, seed=14)
     law = engine_law(
         TableBackend(table),
@@ -350,12 +351,12 @@ def test_planted_faults_change_the_joint_law(fault, monkeypatch):
 
 
 def test_penalties_that_miss_the_drafts_are_seen(monkeypatch):
-    original = step.target_law
+    original = executor.target_law
 
-    def without_drafts(logits, params, history, extra=()):
+    def without_drafts(logits, params, history, extra=(), allowed=None):
         return original(logits, params, history, ())
 
-    monkeypatch.setattr(step, "target_law", without_drafts)
+    monkeypatch.setattr(executor, "target_law", without_drafts)
     table = MarkovTable(3, None, seed=14)
     knobs = {"frequency_penalty": 0.9}
     law = engine_law(
@@ -374,7 +375,7 @@ def test_a_cache_that_keeps_rejected_drafts_is_seen():
     class KeepsOne(TableBackend):
         """Rolls back one token too few and says that it did not."""
 
-        def truncate(self, sequence_id, length):
+        def truncate(self, sequence_id, length, keep=()):
             if self.length(sequence_id) > length:
                 kept = self.store
                 super().truncate(sequence_id, length)

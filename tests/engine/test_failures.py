@@ -300,7 +300,11 @@ def test_a_state_that_died_in_a_pass_fails_its_rows():
 
 def test_a_failed_pass_that_takes_everything_down_is_seen(monkeypatch):
     """Were one bad row not tried alone, its neighbours would fail with it."""
-    monkeypatch.setattr(step_module, "_score_alone", lambda *_: BackendError("all of you"))
+
+    def give_up(plan, *_):
+        yield step_module._Scored([plan], 0.0, error=BackendError("all of you"))
+
+    monkeypatch.setattr(step_module, "_score_alone", give_up)
     batch, _ = with_nan(0)
     core = EngineCore(RefusesRow(TABLE, error=BackendError("no")))
     results = run(core, batch, check=False)

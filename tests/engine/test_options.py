@@ -28,6 +28,7 @@ from draftproof.engine import step as step_module
 from draftproof.errors import ConfigError, PromptError
 from draftproof.proposers import DraftModelProposer, NgramProposer
 from draftproof.testing.scripted import FixedProposer, OracleProposer
+from draftproof.verify import executor as executor_module
 
 LETTERS = Pieces([bytes([letter]) for letter in b"abcdef"])
 END = 6
@@ -105,13 +106,13 @@ def test_an_option_acts_as_with_speculation_off(option, proposer, rule):
 @pytest.mark.parametrize("option", ["temperature", "frequency_penalty", "logit_bias", "min_tokens"])
 def test_an_option_that_is_dropped_at_drafts_is_seen(option, monkeypatch):
     """The fault: positions behind the first of a block use the default policy."""
-    original = step_module.target_law
+    original = executor_module.target_law
 
-    def dropping(logits, params, history, extra=()):
+    def dropping(logits, params, history, extra=(), allowed=None):
         bare = SamplingParams(temperature=1.0 if option == "temperature" else params.temperature)
         return original(logits, bare if extra else params, history, extra)
 
-    monkeypatch.setattr(step_module, "target_law", dropping)
+    monkeypatch.setattr(executor_module, "target_law", dropping)
     differs = []
     for value in OPPOSITES[option][:2]:
         options = {**OPPOSITES[option][2], option: value}
@@ -222,7 +223,7 @@ def test_penalties_see_every_accepted_token(name, corrupt):
 
 
 def test_penalties_that_get_one_token_per_step_are_seen(monkeypatch):
-    commit, append = step_module._commit, History.append
+    commit, append = step_module.commit_row, History.append
     fed = []
 
     def starting(*parts):
@@ -237,7 +238,7 @@ def test_penalties_that_get_one_token_per_step_are_seen(monkeypatch):
         fed.append(token)
 
     expected = penalised(PENALTIES["frequency"])[1]
-    monkeypatch.setattr(step_module, "_commit", starting)
+    monkeypatch.setattr(step_module, "commit_row", starting)
     monkeypatch.setattr(History, "append", once)
     results, _ = penalised(PENALTIES["frequency"])
     assert any(results[key].token_ids != expected[key].token_ids for key in results)

@@ -40,6 +40,7 @@ from draftproof.testing.scripted import (
     FlickeringProposer,
     OracleProposer,
 )
+from draftproof.verify import executor as executor_module
 
 # Log probabilities (LP-1) -----------------------------------------------------------------------
 
@@ -79,14 +80,15 @@ def test_logprobs_are_raw_and_the_same_in_both_modes(params):
 
 
 def test_logprobs_of_the_wrong_row_are_seen(monkeypatch):
-    commit = step_module._commit
+    commit = step_module.commit_row
 
-    def faulty(plan, logits, *rest):
-        return commit(plan, np.broadcast_to(logits[0], logits.shape), *rest)
+    def faulty(plan, row, verdict, executor, logits, target):
+        wrong = np.broadcast_to(logits[row.first_row], logits.shape)
+        return commit(plan, row, verdict, executor, wrong, target)
 
     batch = requests(3, 9, 5, max_tokens=40, logprobs=3)
     expected = plain(batch)
-    monkeypatch.setattr(step_module, "_commit", faulty)
+    monkeypatch.setattr(step_module, "commit_row", faulty)
     core = make_core(proposers=[OracleProposer(answers(batch), corrupt_every(3))], kappa=4)
     with pytest.raises(AssertionError):
         check_logprobs(run(core, batch), expected)
@@ -180,13 +182,13 @@ def test_silence_in_some_rounds_is_counted():
 @pytest.mark.parametrize("rule", RULES)
 def test_the_label_names_the_rule_that_ran(rule, monkeypatch):
     ran = Counter()
-    original = step_module.verify
+    original = executor_module.verify
 
     def noting(name, *parts):
         ran[name] += 1
         return original(name, *parts)
 
-    monkeypatch.setattr(step_module, "verify", noting)
+    monkeypatch.setattr(executor_module, "verify", noting)
     for kappa in (0, 3):
         core = make_core(proposers=[drafter("model")], kappa=kappa, rule=rule)
         (result,) = run(core, requests(3, params=WARM, max_tokens=9)).values()

@@ -125,10 +125,10 @@ def test_one_stream_of_coins_for_all_requests_is_seen():
 
 def test_rows_that_swap_their_draft_laws_are_seen(monkeypatch):
     """RB-2: every row is verified against the laws of its neighbour."""
-    original = step_module._draft
+    original = step_module.draft_rows
 
-    def swapped(plans, proposers, vocab_size):
-        original(plans, proposers, vocab_size)
+    def swapped(plans, proposers, target):
+        original(plans, proposers, target)
         drafts = [plan.draft for plan in plans if plan.draft.laws is not None]
         for plan, other in zip(
             (p for p in plans if p.draft.laws is not None), drafts[::-1], strict=True
@@ -139,7 +139,7 @@ def test_rows_that_swap_their_draft_laws_are_seen(monkeypatch):
 
     batch = [replace(request, proposer="draft-model") for request in mixed_batch("standard")]
     alone = ids(run_alone(lambda: make("standard"), batch))
-    monkeypatch.setattr(step_module, "_draft", swapped)
+    monkeypatch.setattr(step_module, "draft_rows", swapped)
     assert ids(run(make("standard"), batch, check=False)) != alone
 
 

@@ -25,6 +25,7 @@ from engine_kit import (
 from draftproof.backends.table import MarkovTable
 from draftproof.core.params import SamplingParams
 from draftproof.engine import GenerateRequest
+from draftproof.engine import commit as commit_module
 from draftproof.engine import step as step_module
 from draftproof.engine.session import Session
 from draftproof.engine.stopping import StopDecision
@@ -72,26 +73,26 @@ def test_eos_ends_the_text_wherever_it_falls_in_a_block(kappa):
 
 
 def test_an_end_that_is_looked_for_at_the_last_token_only_is_seen(monkeypatch):
-    commit = step_module._commit
+    commit = step_module.commit_row
 
     class LastOnly:
         def __init__(self, stopper, count):
             self.stopper, self.left = stopper, count
 
-        def push(self, token):
+        def push(self, token, **options):
             self.left -= 1
-            decision = self.stopper.push(token)
+            decision = self.stopper.push(token, **options)
             return decision if self.left == 0 else StopDecision(decision.text)
 
-    def faulty(plan, logits, tokens, *rest):
+    def faulty(plan, row, verdict, *rest):
         kept = plan.session.stopper
-        plan.session.stopper = LastOnly(kept, len(tokens))
+        plan.session.stopper = LastOnly(kept, len(verdict.path) + 1)
         try:
-            return commit(plan, logits, tokens, *rest)
+            return commit(plan, row, verdict, *rest)
         finally:
             plan.session.stopper = kept
 
-    monkeypatch.setattr(step_module, "_commit", faulty)
+    monkeypatch.setattr(step_module, "commit_row", faulty)
     with pytest.raises(AssertionError):
         check_eos_at(2, 4)
     check_eos_at(0, 4)  # the fault hides where the end is last in its block
@@ -320,12 +321,12 @@ def test_an_unfinished_character_at_the_end_is_replaced_once(kappa):
 
 
 def test_a_stream_of_the_last_token_of_each_block_is_seen(monkeypatch):
-    event = step_module._event
+    event = commit_module.TokenEvent
 
-    def faulty(session, logits, token, source, text):
-        return event(session, logits, token, source, "" if source == "accepted" else text)
+    def faulty(token, source, text, *rest):
+        return event(token, source, "" if source == "accepted" else text, *rest)
 
-    monkeypatch.setattr(step_module, "_event", faulty)
+    monkeypatch.setattr(commit_module, "TokenEvent", faulty)
     outputs = list(speaking(4).stream([0], max_tokens=len(SCRIPT), request_id="r"))
     assert "".join(output.text for output in outputs) != WORDS.decode(SCRIPT)
 

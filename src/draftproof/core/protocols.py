@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from draftproof.core.types import Draft, FlatBatch, ModelInfo
+from draftproof.core.types import Draft, FlatBatch, ModelInfo, TreeDraft
 
 if TYPE_CHECKING:
     from draftproof.core.policy import History, SamplingParams
@@ -147,7 +147,7 @@ class ProposalRequest:
         All committed tokens, prompt first. Read only; the same list object may
         have grown when the request comes back.
     kappa : int
-        How many tokens may be drafted at most; at least 1.
+        How many tokens, or nodes of a tree, may be drafted at most; at least 1.
     params : SamplingParams
         The policy of the request.
     history : History
@@ -184,7 +184,7 @@ class Proposer(Protocol):
         """Name used in records and configuration."""
         ...
 
-    def propose(self, requests: Sequence[ProposalRequest]) -> list[Draft]:
+    def propose(self, requests: Sequence[ProposalRequest]) -> Sequence[Draft | TreeDraft]:
         """Draft for all rows at once.
 
         Parameters
@@ -194,8 +194,9 @@ class Proposer(Protocol):
 
         Returns
         -------
-        list of Draft
-            One per row, in order, each at most ``kappa`` long, possibly empty.
+        sequence of Draft or TreeDraft
+            One per row, in order, each of at most ``kappa`` tokens or nodes, possibly
+            empty.
         """
         ...
 

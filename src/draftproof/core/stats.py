@@ -37,7 +37,7 @@ class SpecDecodeStats:
     num_drafts : int
         Rounds that verified at least one drafted token.
     num_draft_tokens : int
-        Drafted tokens.
+        Drafted tokens; all nodes where drafts branch.
     num_accepted_tokens : int
         Drafted tokens that the verifier kept: leading runs, not matches.
     num_emitted_tokens : int
@@ -45,7 +45,7 @@ class SpecDecodeStats:
     num_accepted_tokens_per_pos : list of int
         Kept tokens by offset in the draft.
     num_drafted_per_pos : list of int
-        Drafts that were long enough to hold a token at each offset.
+        Drafts that were long enough, or deep enough, to hold a token at each offset.
     num_reached_per_pos : list of int
         Of those, the ones whose earlier tokens were all kept.
     num_emitted_per_source : dict of str to int
@@ -81,12 +81,13 @@ class SpecDecodeStats:
         self.num_drafts += 1
         self.num_draft_tokens += len(record.drafted)
         self.num_accepted_tokens += record.num_accepted
-        missing = len(record.drafted) - len(self.num_drafted_per_pos)
+        depth = record.depth
+        missing = depth - len(self.num_drafted_per_pos)
         if missing > 0:
             self.num_drafted_per_pos += [0] * missing
             self.num_accepted_tokens_per_pos += [0] * missing
             self.num_reached_per_pos += [0] * missing
-        for i in range(len(record.drafted)):
+        for i in range(depth):
             self.num_drafted_per_pos[i] += 1
             self.num_reached_per_pos[i] += i <= record.num_accepted
         for i in range(record.num_accepted):

@@ -301,6 +301,8 @@ class StepRecord:
         Name of the drafter, ``"none"`` when nothing was drafted.
     parents : tuple of int, optional
         For a draft that branches: the number of each node's parent, -1 for the root.
+    draft_sources : tuple of str, optional
+        Which part of a mixed drafter made each draft; None says ``proposer`` made all.
     """
 
     request_id: str
@@ -311,3 +313,14 @@ class StepRecord:
     sources: tuple[TokenSource, ...] = ()
     proposer: str = "none"
     parents: tuple[int, ...] | None = None
+    draft_sources: tuple[str, ...] | None = None
+
+    @property
+    def depth(self) -> int:
+        """Length of the longest drafted path: the most that could have been accepted."""
+        if self.parents is None:
+            return len(self.drafted)
+        depths: list[int] = []
+        for parent in self.parents:
+            depths.append(1 + (depths[parent] if parent >= 0 else 0))
+        return max(depths, default=0)

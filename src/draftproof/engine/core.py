@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import count
 
+from draftproof.core.constraint import Constraint, ConstraintFactory
 from draftproof.core.protocols import ModelBackend, Proposer, Tokenizer
 from draftproof.core.rng import CoinSource, fresh_seed
 from draftproof.core.stats import SpecDecodeStats
@@ -28,7 +29,14 @@ from draftproof.engine.session import Session
 from draftproof.engine.step import Clock, failure, run_step
 from draftproof.engine.stopping import Stopper
 from draftproof.errors import ConfigError, PromptError, RequestAbortedError
-from draftproof.verify import RULES
+from draftproof.verify import (
+    RULES,
+    AllowLossy,
+    Executor,
+    NumpyExecutor,
+    SyntheticAcceptance,
+    refuse_lossy,
+)
 
 __all__ = ["EngineCore"]
 
@@ -46,13 +54,19 @@ class EngineCore:
         Drafters a request may name; the first is the default.
     kappa : int, default 0
         Most drafts per round for requests that do not say.
-    rule : str, optional
+    rule : str or AllowLossy, optional
         Verification rule for requests that do not say. None takes the best exact
         rule for each draft.
     eos_token_ids : frozenset of int, optional
         Ids that end a generation; the tokenizer's when None.
     scheduler : SchedulerConfig, optional
         Limits of a pass.
+    allow_lossy : bool, default False
+        Let requests opt in to rules that change the law. An engine is strict otherwise.
+    constraints : ConstraintFactory, optional
+        Makes the state of a request's grammar; without it grammars are refused.
+    executor : Executor, optional
+        Judges drafts where the target's logits live; the numpy executor when None.
     deterministic : bool, default False
         Run passes only in shapes for which the target's kernels round alike, after a
         test that they do; see `draftproof.engine.deterministic`.
@@ -74,7 +88,10 @@ class EngineCore:
         tokenizer: Tokenizer | None = None,
         proposers: Sequence[Proposer] = (),
         kappa: int = 0,
-        rule: str | None = None,
+        rule: str | AllowLossy | None = None,
+        allow_lossy: bool = False,
+        constraints: ConstraintFactory | None = None,
+        executor: Executor | None = None,
         eos_token_ids: frozenset[int] | None = None,
         scheduler: SchedulerConfig | None = None,
         deterministic: bool = False,
@@ -94,6 +111,9 @@ class EngineCore:
         self.eos_token_ids = eos_token_ids
         self._kappa = kappa
         self._rule = rule
+        self._allow_lossy = allow_lossy
+        self._constraints = constraints
+        self._executor = executor or NumpyExecutor()
         self._coin_source = coin_source
         self._deterministic = deterministic
         limits = scheduler or SchedulerConfig()
@@ -154,6 +174,7 @@ class EngineCore:
         proposer = request.proposer or self.default_proposer
         rule = request.rule or self._rule
         self._check_speculation(kappa, proposer, rule)
+        constraint = self._constraint(request, rule)
         arrival = next(self._arrivals)
         params = request.params
         if params.min_tokens:
@@ -178,6 +199,7 @@ class EngineCore:
             stopper=Stopper(request, self.tokenizer, self.eos_token_ids, limit),
             kappa=kappa,
             max_total_tokens=limit,
+            constraint=constraint,
         )
         if named_in_vain:
             session.add_note(f"drafter {proposer} is not used: num_speculative_tokens is 0")
@@ -202,7 +224,7 @@ class EngineCore:
         plans, failed = self._scheduler.plan()
         outputs += [self._fold(failure(session, error)) for session, error in failed]
         if plans:
-            ran = run_step(plans, self.target, self.proposers, self.clock)
+            ran = run_step(plans, self.target, self.proposers, self._executor, self.clock)
             outputs += [self._fold(output) for output in ran]
         return outputs
 
@@ -281,16 +303,35 @@ class EngineCore:
                 prompt_ids=request.prompt_ids,
                 seed=session.seed,
                 exactness=exactness_label(
-                    request.params, request.rule, deterministic=self._deterministic
+                    request.params,
+                    request.rule,
+                    self.target.info.vocab_size,
+                    deterministic=self._deterministic,
                 ),
-                rule=request.rule or "none",
+                rule=_rule_name(request.rule),
                 stats=session.stats,
                 notes=session.notes,
             )
             self._sessions[request.request_id] = session
             self._inbox.append(session)
 
-    def _check_speculation(self, kappa: int, proposer: str, rule: str | None) -> None:
+    def _constraint(
+        self, request: GenerateRequest, rule: str | AllowLossy | None
+    ) -> Constraint | None:
+        """Return the state of a request's grammar, None without one."""
+        if request.grammar is None:
+            return None
+        if self._constraints is None:
+            raise ConfigError(
+                f"a {request.grammar.kind} grammar was asked for; this engine has no grammars"
+            )
+        if isinstance(rule, AllowLossy) and isinstance(rule.rule, SyntheticAcceptance):
+            raise ConfigError(
+                "synthetic acceptance keeps drafts that a grammar forbids; expected no grammar"
+            )
+        return self._constraints(request.grammar)
+
+    def _check_speculation(self, kappa: int, proposer: str, rule: str | AllowLossy | None) -> None:
         if kappa < 0:
             raise ConfigError(f"num_speculative_tokens is {kappa}; expected 0 or more")
         if self._deterministic and kappa >= MAX_ROW_TOKENS:
@@ -298,7 +339,10 @@ class EngineCore:
                 f"num_speculative_tokens is {kappa}; the deterministic mode allows at most "
                 f"{MAX_ROW_TOKENS - 1}"
             )
-        if rule is not None and rule not in RULES:
+        if isinstance(rule, AllowLossy):
+            if not self._allow_lossy:
+                refuse_lossy(rule, self.target.info.vocab_size)
+        elif rule is not None and rule not in RULES:
             raise ConfigError(f"rule {rule!r} is unknown; expected one of {', '.join(RULES)}")
         if proposer not in self.proposers and (kappa or proposer != "none"):
             known = ", ".join(self.proposers) or "none is configured"
@@ -310,6 +354,12 @@ class EngineCore:
             )
 
 
+def _rule_name(rule: str | AllowLossy | None) -> str:
+    if rule is None:
+        return "none"
+    return rule if isinstance(rule, str) else rule.name
+
+
 def _check_vocabulary(request: GenerateRequest, vocab_size: int) -> None:
     """Refuse token ids that the model does not have, naming where they stand."""
     params = request.params
@@ -319,6 +369,7 @@ def _check_vocabulary(request: GenerateRequest, vocab_size: int) -> None:
         ("logit_bias", params.logit_bias, ConfigError),
         ("allowed_token_ids", params.allowed_token_ids or (), ConfigError),
         ("banned_token_ids", params.banned_token_ids, ConfigError),
+        ("prediction", request.prediction, ConfigError),
     ):
         if ids and not 0 <= min(ids) <= max(ids) < vocab_size:
             bad = next(token for token in ids if not 0 <= token < vocab_size)

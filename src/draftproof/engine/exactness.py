@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from draftproof.core.policy import SamplingParams
+from draftproof.verify import AllowLossy
 
 __all__ = ["exactness_label"]
 
@@ -11,7 +12,11 @@ SEED_IDENTICAL_RULES = frozenset({"coupled", "sample-match"})
 
 
 def exactness_label(
-    params: SamplingParams, rule: str | None, *, deterministic: bool = False
+    params: SamplingParams,
+    rule: str | AllowLossy | None,
+    vocab_size: int,
+    *,
+    deterministic: bool = False,
 ) -> str:
     """Return the exactness of a request.
 
@@ -19,9 +24,10 @@ def exactness_label(
     ----------
     params : SamplingParams
         Its policy.
-    rule : str, optional
+    rule : str or AllowLossy, optional
         Its verification rule; None stands for the best exact rule of each draft.
-
+    vocab_size : int
+        Number of token ids of the target.
     deterministic : bool, default False
         Whether the engine keeps to passes for which the target's kernels round alike.
 
@@ -33,8 +39,11 @@ def exactness_label(
         function of the seed, with or without drafts, up to the same noise.
         ``"exact-in-law"``: every token has the target's conditional distribution.
         The first two end with ``", to the bit"`` in the deterministic mode, where that
-        noise is none.
+        noise is none. A rule that changes the law has a label of its own, which names
+        its knobs and the most it changes the law of a token.
     """
+    if isinstance(rule, AllowLossy):
+        return rule.label(vocab_size)
     bits = ", to the bit" if deterministic else ""
     if params.is_greedy:
         return f"greedy{bits}"

@@ -6,10 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from draftproof.core.constraint import GrammarSpec
 from draftproof.core.policy import SamplingParams
 from draftproof.core.stats import SpecDecodeStats
 from draftproof.core.types import StepRecord, TokenSource
 from draftproof.errors import ConfigError, PromptError
+from draftproof.verify import AllowLossy
 
 __all__ = [
     "FinishReason",
@@ -60,10 +62,19 @@ class GenerateRequest:
         Most drafts per round; 0 is plain decoding. None takes the engine's.
     proposer : str, optional
         Name of one of the engine's drafters. None takes the engine's default.
-    rule : str, optional
-        Verification rule. None takes the engine's.
+    rule : str or AllowLossy, optional
+        Verification rule. None takes the engine's. Rules that change the law are
+        objects, by explicit opt-in, and an engine refuses them unless it allows them.
+    grammar : GrammarSpec, optional
+        What the whole output must match.
+    prediction : tuple of int
+        Token ids that the caller expects the output to be; drafters may use them.
+    tenant : str, default ""
+        Whose request this is; see `draftproof.core.protocols.ProposalRequest`.
     logprobs : int, optional
-        Report raw log probabilities of each token and of this many best tokens.
+        Report log probabilities of each token and of this many best tokens.
+    logprobs_mode : {"raw", "processed"}, default "raw"
+        The model's own, or under the policy of the position.
     request_id : str, default ""
         Name of the request; the engine gives one when it is empty.
 
@@ -86,8 +97,12 @@ class GenerateRequest:
     stream: int = 0
     kappa: int | None = None
     proposer: str | None = None
-    rule: str | None = None
+    rule: str | AllowLossy | None = None
+    grammar: GrammarSpec | None = None
+    prediction: tuple[int, ...] = ()
+    tenant: str = ""
     logprobs: int | None = None
+    logprobs_mode: str = "raw"
     request_id: str = ""
 
     def __post_init__(self) -> None:
@@ -99,6 +114,10 @@ class GenerateRequest:
         _check_whole("num_speculative_tokens", self.kappa, 0)
         _check_whole("logprobs", self.logprobs, 0, 100)
         _check_whole("seed", self.seed)
+        if self.logprobs_mode not in ("raw", "processed"):
+            raise ConfigError(
+                f"logprobs_mode is {self.logprobs_mode!r}; expected 'raw' or 'processed'"
+            )
         for text in self.stop:
             if not text:
                 raise ConfigError("a stop string is empty; expected at least one character")
@@ -118,9 +137,10 @@ class TokenEvent:
         Text that became printable with it. Empty while a character or a possible
         stop string is incomplete.
     logprob : float, optional
-        Raw log probability (natural log, before any policy) where it was asked for.
+        Log probability (natural log) where it was asked for: the model's own, or
+        under the policy, as the request's ``logprobs_mode`` says.
     top_logprobs : tuple of (int, float), optional
-        Best tokens by raw log probability, best first.
+        Best tokens by the same, best first.
     """
 
     token_id: int
@@ -177,7 +197,8 @@ class GenerateResult:
     seed : int
         The seed that was used; giving it again gives the same text.
     exactness : str
-        ``exact-in-law``, ``seed-identical`` or ``greedy``.
+        ``exact-in-law``, ``seed-identical``, ``greedy``, or the label of a rule that
+        changes the law.
     rule : str
         The verification rule that ran: the request's, or those that were chosen for
         its drafts, joined by ``+``; ``"none"`` when no rule was asked for and nothing

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from draftproof.core.protocols import ModelBackend
 from draftproof.core.rng import RoundCoins
-from draftproof.core.types import Draft
+from draftproof.core.types import Draft, TreeDraft
 from draftproof.engine.session import Session
 from draftproof.errors import CapacityError, ConfigError
 
@@ -79,7 +79,7 @@ class RowPlan:
         Whether the tokens may be published for other requests once they are committed.
     coins : RoundCoins
         The coins of the round; drafter and verifier share the object.
-    draft : Draft
+    draft : Draft or TreeDraft
         Filled in by the step.
     """
 
@@ -91,7 +91,7 @@ class RowPlan:
     kappa: int
     is_shareable: bool
     coins: RoundCoins
-    draft: Draft = field(default_factory=Draft)
+    draft: Draft | TreeDraft = field(default_factory=Draft)
 
 
 class Scheduler:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections import Counter
 
+from draftproof.core.constraint import Constraint
 from draftproof.core.policy import History
 from draftproof.core.rng import CoinSource
 from draftproof.core.stats import SpecDecodeStats
-from draftproof.core.types import Draft
+from draftproof.core.types import Draft, TreeDraft
 from draftproof.engine.request import GenerateRequest
 from draftproof.engine.stopping import Stopper
 
@@ -43,6 +44,8 @@ class Session:
         Longest prompt plus output, from ``max_tokens`` and the context length.
     coins : CoinSource
         Its random numbers.
+    constraint : Constraint, optional
+        The state of its grammar.
     """
 
     def __init__(
@@ -55,6 +58,7 @@ class Session:
         kappa: int,
         max_total_tokens: int,
         coins: CoinSource,
+        constraint: Constraint | None = None,
     ) -> None:
         self.request = request
         self.request_id = request.request_id
@@ -67,6 +71,7 @@ class Session:
         self.tokens: list[int] = list(request.prompt_ids)
         self.history = History(request.prompt_ids)
         self.coins = coins
+        self.constraint = constraint
         self.stats = SpecDecodeStats()
         self.notes: list[str] = []
         #: Rules that judged a draft so far.
@@ -110,7 +115,7 @@ class Session:
         if note not in self.notes:
             self.notes.append(note)
 
-    def count_draft(self, draft: Draft) -> None:
+    def count_draft(self, draft: Draft | TreeDraft) -> None:
         """Count a round that asked the drafter, and its reason for drafting less."""
         self._num_asked += 1
         if draft.note and (draft.note in self._reasons or len(self._reasons) < _MOST_REASONS):

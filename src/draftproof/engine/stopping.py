@@ -78,13 +78,16 @@ class Stopper:
         self._stream = TextStream(tokenizer) if tokenizer is not None else None
         self._matcher = StopMatcher(request.stop) if request.stop else None
 
-    def push(self, token_id: int) -> StopDecision:
+    def push(self, token_id: int, *, is_complete: bool = False) -> StopDecision:
         """Take the next committed token.
 
         Parameters
         ----------
         token_id : int
             The token.
+        is_complete : bool, default False
+            Whether a grammar lets nothing follow it; this ends the request even before
+            ``min_tokens``.
 
         Returns
         -------
@@ -105,7 +108,7 @@ class Stopper:
             text = update.text
         if may_stop and token_id in self._stop_ids:
             return StopDecision(text + self._flush(), "stop", token_id)
-        if may_stop and asked_to_stop:
+        if is_complete or (may_stop and asked_to_stop):
             return StopDecision(text + self._flush(), "stop", None)
         if self._num_generated >= self._max_generated:
             return StopDecision(text + self._flush(), "length", None)

@@ -1,0 +1,127 @@
+"""Ask the drafters, and let nothing unsound past them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from draftproof.core.protocols import ProposalRequest, Proposer
+from draftproof.core.types import Draft, ModelInfo, TreeDraft
+from draftproof.engine.scheduler import RowPlan
+from draftproof.errors import InvariantError
+from draftproof.verify import AllowLossy
+
+__all__ = ["draft_rows"]
+
+
+def draft_rows(
+    plans: Sequence[RowPlan], proposers: Mapping[str, Proposer], target: ModelInfo
+) -> None:
+    """Fill in the drafts of all rows that may draft.
+
+    A grammar that leaves one way to go on drafts first, at no cost. Then each drafter is
+    called once for all of its rows. One that fails drafts nothing in this round.
+
+    Parameters
+    ----------
+    plans : sequence of RowPlan
+        Rows of the next pass.
+    proposers : mapping of str to Proposer
+        Drafters by name.
+    target : ModelInfo
+        The model that will score the drafts.
+    """
+    open_rows = [plan for plan in plans if plan.kappa and not _follow_grammar(plan)]
+    for name, proposer in proposers.items():
+        rows = [plan for plan in open_rows if plan.session.request.proposer == name]
+        if not rows:
+            continue
+        requests = [_proposal_request(plan) for plan in rows]
+        try:
+            drafts = proposer.propose(requests)
+            if len(drafts) != len(rows):
+                raise InvariantError(f"{len(drafts)} drafts, expected {len(rows)}")
+            drafts = [_sound(draft, plan, target) for draft, plan in zip(drafts, rows, strict=True)]
+        except Exception as error:  # noqa: BLE001  a drafter may fail; decoding goes on
+            drafts = [Draft(proposer=name, note=f"drafter {name} failed: {error!r}")] * len(rows)
+        for plan, draft in zip(rows, drafts, strict=True):
+            plan.draft = draft
+            plan.session.count_draft(draft)
+
+
+def _follow_grammar(plan: RowPlan) -> bool:
+    """Draft the tokens that the grammar itself suggests; False when it has none."""
+    constraint = plan.session.constraint
+    if constraint is None:
+        return False
+    tokens = constraint.forced(plan.kappa)
+    if not tokens:
+        return False
+    plan.draft = Draft(tokens, proposer="grammar")
+    return True
+
+
+def _proposal_request(plan: RowPlan) -> ProposalRequest:
+    session = plan.session
+    return ProposalRequest(
+        request_id=session.request_id,
+        token_ids=session.tokens,
+        kappa=plan.kappa,
+        params=session.params,
+        history=session.history,
+        coins=plan.coins,
+        coupled=session.request.rule == "coupled",
+        prediction=session.request.prediction,
+        tenant=session.request.tenant,
+    )
+
+
+def _sound(draft: Draft | TreeDraft, plan: RowPlan, target: ModelInfo) -> Draft | TreeDraft:
+    """Refuse what no verifier may see; cut a chain that is longer than reserved.
+
+    Cutting to a fixed length never looks at the tokens and so keeps the law. Dropping
+    a sampled draft because of its tokens would not, hence a drafter that proposes what
+    it cannot have drawn is switched off for the rest of the request.
+    """
+    flaw = _flaw(draft, plan, target)
+    if flaw:
+        plan.session.kappa = 0
+        plan.session.add_note(
+            f"drafter {draft.proposer} proposed {flaw}; it is switched off for this request"
+        )
+        return Draft(proposer=draft.proposer)
+    if isinstance(draft, TreeDraft) or len(draft) <= plan.kappa:
+        return draft
+    kept = plan.kappa
+    return Draft(
+        draft.token_ids[:kept],
+        None if draft.laws is None else draft.laws[:kept],
+        draft.proposer,
+        draft.note,
+        None if draft.sources is None else draft.sources[:kept],
+    )
+
+
+def _flaw(draft: Draft | TreeDraft, plan: RowPlan, target: ModelInfo) -> str:
+    """Say what is wrong with a draft; empty when nothing is."""
+    if isinstance(draft, TreeDraft) and draft.token_ids:
+        rule = plan.session.request.rule
+        if not target.trees:
+            return f"drafts that branch, which the runtime {target.runtime} cannot score"
+        if isinstance(rule, AllowLossy):
+            return f"drafts that branch, which the rule {rule.name} cannot judge"
+        if len(draft) > plan.kappa:
+            return f"a tree of {len(draft)} nodes, expected at most {plan.kappa}"
+    for node, token in enumerate(draft.token_ids):
+        if not 0 <= token < target.vocab_size:
+            return f"token id {token}, expected 0 to {target.vocab_size - 1}"
+        if isinstance(draft, TreeDraft):
+            law = draft.child_law(draft.parents[node])
+        else:
+            law = None if draft.laws is None else draft.laws[node]
+        if law is None:
+            continue
+        if law.vocab_size != target.vocab_size:
+            return f"a law over {law.vocab_size} tokens, expected {target.vocab_size}"
+        if not law.prob(token) > 0.0:
+            return f"token id {token}, which has no mass under the law it was drawn from"
+    return ""

@@ -34,7 +34,9 @@ class _Drafting:
     kappa: int
     #: Tokens to feed in the next pass.
     pending: list[int]
-    token_ids: list[int] = field(default_factory=list)
+    #: Drafts of the round, those of another drafter first.
+    token_ids: list[int]
+    #: Laws of the row's own drafts.
     laws: list[Law] = field(default_factory=list)
     note: str = ""
     is_done: bool = False
@@ -132,8 +134,31 @@ class DraftModelProposer:
             One per row, in order, with the laws they were drawn from; None in their
             place when every one of them is certain.
         """
+        return self.propose_after(requests, [()] * len(requests))
+
+    def propose_after(
+        self, requests: Sequence[ProposalRequest], heads: Sequence[Sequence[int]]
+    ) -> list[Draft]:
+        """Go on where another drafter stopped, in the same round.
+
+        Parameters
+        ----------
+        requests : sequence of ProposalRequest
+            The rows that may draft; ``kappa`` counts the head.
+        heads : sequence of sequence of int
+            For each row the tokens that are drafted already. They are read as text, but
+            never offered to the drafter's prefix cache.
+
+        Returns
+        -------
+        list of Draft
+            One per row, in order: the tokens after the head. The first of them is draft
+            ``len(head)`` of the round and uses that draft's coin.
+        """
         names = [request.request_id for request in requests]
-        started = [self._start(request, names) for request in requests]
+        started = [
+            self._start(request, head, names) for request, head in zip(requests, heads, strict=True)
+        ]
         rows = [row for row in started if isinstance(row, _Drafting)]
         while behind := [row for row in rows if not row.is_done and self._is_behind(row)]:
             for group in self._groups(behind):
@@ -153,23 +178,26 @@ class DraftModelProposer:
         """
         self._sequences.drop(request_id)
 
-    def _start(self, request: ProposalRequest, names: Sequence[str]) -> _Drafting | Draft:
+    def _start(
+        self, request: ProposalRequest, head: Sequence[int], names: Sequence[str]
+    ) -> _Drafting | Draft:
         """Roll the row's sequence back and reserve its slots, or say why it cannot draft."""
         tokens, limit = request.token_ids, self._backend.info.context_length
         # The last draft is never fed, so that a full context still drafts one token.
         kappa = min(request.kappa, limit - len(tokens) + 1)
         try:
-            if kappa < 1:
+            if kappa <= len(head):
                 raise ContextOverflowError(f"past the drafter's context of {limit} tokens")
             sequence = self._sequences.rewind(request.request_id, tokens)
-            pending = list(tokens[len(sequence.cached) :])
+            pending = [*tokens[len(sequence.cached) :], *head]
             if max(pending) >= self._backend.info.vocab_size:
                 raise IncompatibleModelsError(f"the drafter lacks token {max(pending)}")
-            kappa = self._reserve(request.request_id, len(pending), kappa, names)
+            num_own = self._reserve(request.request_id, len(pending), kappa - len(head), names)
         except Exception as error:  # noqa: BLE001  a drafter may fail; decoding goes on
             self._sequences.drop(request.request_id)
             return Draft(proposer=self._name, note=_reason(error))
-        row = _Drafting(request, self._params(request), sequence, kappa, pending)
+        kappa = len(head) + num_own
+        row = _Drafting(request, self._params(request), sequence, kappa, pending, list(head))
         if kappa < request.kappa:
             row.note = f"no room in the drafter for more than {kappa} of {request.kappa} drafts"
         return row
@@ -236,8 +264,9 @@ class DraftModelProposer:
         for index, (row, piece) in enumerate(zip(group, pieces, strict=True)):
             row.sequence.cached.extend(piece)
             del row.pending[: len(piece)]
-            if not row.token_ids:
-                row.sequence.num_agreed = len(row.sequence.cached)
+            num_cached, num_committed = len(row.sequence.cached), len(row.request.token_ids)
+            row.sequence.num_agreed = min(num_cached, num_committed)
+            if num_cached <= num_committed:
                 self._backend.commit(row.sequence.sequence_id)
             if is_last:
                 self._draw(row, logits[index])
@@ -271,7 +300,8 @@ class DraftModelProposer:
     def _finished(self, row: _Drafting) -> Draft:
         is_certain = all(law.is_one_hot for law in row.laws)
         laws = None if is_certain else tuple(row.laws)
-        return Draft(tuple(row.token_ids), laws, self._name, row.note)
+        own = row.token_ids[len(row.token_ids) - len(row.laws) :]
+        return Draft(tuple(own), laws, self._name, row.note)
 
 
 def _reason(error: Exception) -> str:

@@ -188,8 +188,9 @@ class SuffixProposer:
     @property
     def num_bytes(self) -> int:
         """Bytes of memory that all indexes take."""
-        held = [*self._texts.values(), *self._shared.values()]
-        return sum(item.index.num_bytes for item in held)
+        indexes = [text.index for text in self._texts.values()]
+        indexes += [shared.index for shared in self._shared.values()]
+        return sum(index.num_bytes for index in indexes)
 
     def propose(self, requests: Sequence[ProposalRequest]) -> list[Draft]:
         """Draft for all rows at once.

@@ -1,0 +1,132 @@
+"""Where an output stands in a prediction of it, kept up token by token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from draftproof.proposers._contexts import ContextIndex, context_bytes
+
+__all__ = ["Alignment", "PredictionText"]
+
+#: Tokens of the output that are compared with a place of the prediction.
+DEPTH = 32
+#: How far before and behind the place of a divergence every place is tried.
+_BEFORE, _BEHIND = 32, 128
+#: After this many tokens that fit nowhere, no place is guessed any more.
+_MOST_GUESSES = 16
+
+
+class PredictionText:
+    """A prediction, indexed so that any of its places is found by what stands before it.
+
+    Parameters
+    ----------
+    token_ids : tuple of int
+        The predicted output.
+    """
+
+    def __init__(self, token_ids: tuple[int, ...]) -> None:
+        self.token_ids = token_ids
+        self._index = ContextIndex(DEPTH, max(1, len(token_ids)))
+        self._index.extend(token_ids)
+
+    def __len__(self) -> int:
+        """Return the number of predicted tokens."""
+        return len(self.token_ids)
+
+    def agreement(self, place: int, output: Sequence[int]) -> int:
+        """Return how many tokens before a place equal the end of an output, up to 32."""
+        most = min(DEPTH, place, len(output))
+        for length in range(most):
+            if self.token_ids[place - 1 - length] != output[-1 - length]:
+                return length
+        return most
+
+    def best_places(self, output: Sequence[int]) -> tuple[int, tuple[int, ...]]:
+        """Return the longest agreement with the end of an output, and places that have it."""
+        match = self._index.longest(context_bytes(output[-DEPTH:]))
+        return (0, ()) if match is None else (match.length, match.places)
+
+
+class Alignment:
+    """The place in a prediction that an output has reached.
+
+    While the output follows the prediction the place moves along. Where it diverges, the
+    place is looked for again with every token, among
+
+    * all places near the divergence, from one agreeing token on: that finds the end of
+      an insertion, of a deletion and of an edit;
+    * all places of the prediction whose context agrees longest, from ``min_context``
+      tokens on: that finds text that was moved.
+
+    The longest agreement wins. Of equal ones the place nearest to where the output would
+    stand after an insertion or a replacement wins, then the earlier one. Where nothing
+    agrees the output is taken to replace the prediction token by token, for a few
+    tokens; after that the place is unknown until something agrees.
+
+    Parameters
+    ----------
+    prediction : PredictionText
+        The prediction.
+    min_context : int
+        Agreeing tokens from which on a place is settled.
+
+    Notes
+    -----
+    The state is a function of the output alone, however often it was asked for. A token
+    that follows costs O(1); one that does not costs one look-up, O(log N) in a prediction
+    of N tokens, and a scan of at most 192 places.
+    """
+
+    def __init__(self, prediction: PredictionText, min_context: int) -> None:
+        self._prediction = prediction
+        self._min_context = min_context
+        #: Index of the predicted token that should come next; None when it is not known.
+        self.place: int | None = 0
+        #: Agreeing tokens before the place.
+        self.run = 0
+        #: The output so far.
+        self.output: list[int] = []
+        # The last settled place, and how many tokens came after it.
+        self._anchor = 0
+        self._since = 0
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether enough tokens agree, or nothing has diverged yet."""
+        return self.place is not None and self._since == 0
+
+    def append(self, token: int) -> None:
+        """Move on by one token of the output."""
+        self.output.append(token)
+        tokens, place = self._prediction.token_ids, self.place
+        self._since += 1
+        if place is not None and place < len(tokens) and tokens[place] == token:
+            self.place, self.run = place + 1, self.run + 1
+        else:
+            self.place, self.run = self._find()
+        never_diverged = self.run == len(self.output) == self.place
+        if self.place is not None and (self.run >= self._min_context or never_diverged):
+            self._anchor, self._since = self.place, 0
+
+    def _find(self) -> tuple[int | None, int]:
+        """Return the best place for the output as it stands, and its agreement."""
+        output, size = self.output, len(self._prediction)
+        reach = min(self._since, DEPTH)
+        first = max(1, self._anchor - _BEFORE)
+        last = min(size - 1, self._anchor + reach + _BEHIND)
+        tokens, token = self._prediction.token_ids, output[-1]
+        found = [p for p in range(first, last + 1) if tokens[p - 1] == token]
+        lengths = {place: self._prediction.agreement(place, output) for place in found}
+        longest, places = self._prediction.best_places(output)
+        if longest >= self._min_context:
+            lengths |= dict.fromkeys(places, longest)
+        if not lengths:
+            guess = self._anchor + self._since
+            return (guess if self._since <= _MOST_GUESSES and guess < size else None), 0
+        best = min(lengths, key=lambda place: (-lengths[place], self._distance(place), place))
+        return best, lengths[best]
+
+    def _distance(self, place: int) -> int:
+        """Return how far a place is from those that an insertion or a replacement leads to."""
+        return max(self._anchor - place, place - self._anchor - self._since, 0)

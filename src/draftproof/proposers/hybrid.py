@@ -1,0 +1,227 @@
+"""What costs nothing first, a model behind it, in one draft."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Protocol
+
+from draftproof.core.law import Law, OneHotLaw
+from draftproof.core.protocols import ProposalRequest
+from draftproof.core.types import Draft
+from draftproof.errors import ConfigError
+
+__all__ = ["ContinuingProposer", "DraftlessProposer", "HybridProposer"]
+
+
+class DraftlessProposer(Protocol):
+    """A drafter whose drafts are chains; the `Proposer` protocol in its narrow form."""
+
+    @property
+    def name(self) -> str:
+        """Name used in records and configuration."""
+        ...
+
+    def propose(self, requests: Sequence[ProposalRequest]) -> list[Draft]:
+        """Draft for all rows at once."""
+        ...
+
+    def release(self, request_id: str) -> None:
+        """Forget a request; unknown names are ignored."""
+        ...
+
+
+class ContinuingProposer(DraftlessProposer, Protocol):
+    """A drafter that can go on where another one stopped."""
+
+    def propose_after(
+        self, requests: Sequence[ProposalRequest], heads: Sequence[Sequence[int]]
+    ) -> list[Draft]:
+        """Draft behind the tokens that are drafted already.
+
+        Parameters
+        ----------
+        requests : sequence of ProposalRequest
+            The rows that may draft; ``kappa`` counts the head.
+        heads : sequence of sequence of int
+            For each row the tokens that are drafted already.
+
+        Returns
+        -------
+        list of Draft
+            One per row: the tokens after the head, drawn with the coins of their offset
+            in the round.
+        """
+        ...
+
+
+@dataclass(slots=True)
+class _Mixed:
+    """A draft while it is put together; ``laws`` holds None for a certain token."""
+
+    token_ids: tuple[int, ...] = ()
+    laws: tuple[Law | None, ...] = ()
+    sources: tuple[str, ...] = ()
+    note: str = ""
+
+    def add(self, draft: Draft) -> None:
+        """Append the tokens of one part."""
+        self.token_ids += draft.token_ids
+        self.laws += (None,) * len(draft) if draft.laws is None else draft.laws
+        self.sources += (draft.proposer,) * len(draft)
+
+    def finish(self, name: str) -> Draft:
+        """Return the draft with one law per token, or none where all are certain."""
+        vocab_sizes = [law.vocab_size for law in self.laws if law is not None]
+        laws = None
+        if vocab_sizes:
+            laws = tuple(
+                OneHotLaw(token, vocab_sizes[0]) if law is None else law
+                for token, law in zip(self.token_ids, self.laws, strict=True)
+            )
+        return Draft(self.token_ids, laws, name, self.note, self.sources)
+
+
+class HybridProposer:
+    """Takes the first draft that costs nothing, and lets a model go on behind it.
+
+    For each request and round: the draftless parts are asked in order until one drafts
+    something. How far it trusts itself is its own business: a suffix drafter stops
+    where its score falls below its ``min_score``. Where that is short, the model reads
+    what was drafted as text and adds up to ``max_model_tokens``; where nothing was
+    drafted the model drafts alone.
+
+    Parameters
+    ----------
+    draftless : sequence of DraftlessProposer
+        Drafters without a model, the best first; at least one.
+    model : ContinuingProposer
+        Drafts behind them.
+    max_model_tokens : int, default 3
+        Most tokens that the model adds per round; each is one pass of it.
+    enough : int, default 4
+        From this many draftless tokens on the model is not asked: what it adds counts
+        only where all of them are kept, and its passes cost the same.
+    name : str, default "hybrid"
+        Name used in records.
+
+    Raises
+    ------
+    ConfigError
+        If a parameter is out of range, or two parts have one name.
+
+    Notes
+    -----
+    Each token keeps the law it was drawn from, one-hot for draftless ones, and the name
+    of its part, so that acceptance can be told by source. Where the draft passes from
+    one part to the next, and where it ends, depends on earlier tokens alone. The mixture
+    is therefore one drafter whose law is known, and the rules keep the target's law.
+
+    A part that fails drafts nothing and leaves a note; the others go on.
+    """
+
+    def __init__(
+        self,
+        draftless: Sequence[DraftlessProposer],
+        model: ContinuingProposer,
+        *,
+        max_model_tokens: int = 3,
+        enough: int = 4,
+        name: str = "hybrid",
+    ) -> None:
+        if not draftless:
+            raise ConfigError("a hybrid drafter has no draftless part; expected at least one")
+        if max_model_tokens < 1 or enough < 1:
+            raise ConfigError(
+                f"max_model_tokens {max_model_tokens} and enough {enough}: expected 1 or more"
+            )
+        names = [part.name for part in (*draftless, model)]
+        if len(set(names)) < len(names):
+            raise ConfigError(f"parts are named {names}; expected a name of its own for each")
+        self._draftless = tuple(draftless)
+        self._model = model
+        self._max_model_tokens = max_model_tokens
+        self._enough = enough
+        self._name = name
+
+    @property
+    def name(self) -> str:
+        """Name used in records and configuration."""
+        return self._name
+
+    def propose(self, requests: Sequence[ProposalRequest]) -> list[Draft]:
+        """Draft for all rows at once.
+
+        Parameters
+        ----------
+        requests : sequence of ProposalRequest
+            The rows that may draft.
+
+        Returns
+        -------
+        list of Draft
+            One per row, with a source and, unless all are certain, a law per token.
+        """
+        mixed = [_Mixed() for _ in requests]
+        for part in self._draftless:
+            rows = [row for row in range(len(requests)) if not mixed[row].token_ids]
+            asked = [requests[row] for row in rows]
+            drafts = _drafts(part, len(rows), partial(part.propose, asked))
+            for row, draft in zip(rows, drafts, strict=True):
+                _append(mixed[row], draft)
+        rows = [row for row, request in enumerate(requests) if self._pays(mixed[row], request)]
+        heads = [mixed[row].token_ids for row in rows]
+        most = [len(head) + self._max_model_tokens for head in heads]
+        asked = [
+            replace(requests[row], kappa=min(requests[row].kappa, kappa))
+            for row, kappa in zip(rows, most, strict=True)
+        ]
+        drafts = _drafts(self._model, len(rows), partial(self._model.propose_after, asked, heads))
+        for row, draft in zip(rows, drafts, strict=True):
+            _append(mixed[row], draft)
+        return [item.finish(self._name) for item in mixed]
+
+    def release(self, request_id: str) -> None:
+        """Forget a request.
+
+        Parameters
+        ----------
+        request_id : str
+            Name of the request; unknown names are ignored.
+        """
+        errors = []
+        for part in (*self._draftless, self._model):
+            try:
+                part.release(request_id)
+            except Exception as error:  # noqa: BLE001  the other parts must forget it too
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+    def _pays(self, mixed: _Mixed, request: ProposalRequest) -> bool:
+        """Say whether the model is asked; looks at how many tokens there are, not at which."""
+        return len(mixed.token_ids) < min(self._enough, request.kappa)
+
+
+def _drafts(part: DraftlessProposer, count: int, ask: Callable[[], list[Draft]]) -> list[Draft]:
+    """Return the drafts of one part; empty ones with a note where it fails."""
+    if count == 0:
+        return []
+    try:
+        drafts = ask()
+        if len(drafts) == count:
+            return drafts
+        reason = f"{len(drafts)} drafts for {count} rows"
+    except Exception as error:  # noqa: BLE001  a part may fail; the others go on
+        reason = repr(error)
+    return [Draft(proposer=part.name, note=f"{part.name} failed: {reason}")] * count
+
+
+def _append(mixed: _Mixed, draft: Draft) -> None:
+    """Add a part's draft; what kept a part from drafting is told while nothing is drafted."""
+    mixed.add(draft)
+    if draft.token_ids:
+        mixed.note = draft.note
+    elif draft.note:
+        mixed.note = f"{mixed.note}; {draft.note}" if mixed.note else draft.note

@@ -1,0 +1,200 @@
+"""Drafts from what the caller expects the output to be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from draftproof.core.protocols import ProposalRequest
+from draftproof.core.types import Draft, StepRecord
+from draftproof.errors import ConfigError
+from draftproof.proposers._alignment import DEPTH, Alignment, PredictionText
+
+__all__ = ["PredictionProposer", "PredictionUsage", "prediction_usage"]
+
+#: Drafts where the output has just left the prediction and nothing agrees yet, and how
+#: many more each agreeing token buys until the place is settled.
+_UNSETTLED = 4
+
+
+@dataclass(slots=True)
+class _Followed:
+    """One request, its prediction as given and as read, and the token list as last seen."""
+
+    given: Sequence[int]
+    prediction: PredictionText
+    alignment: Alignment
+    num_prompt_tokens: int
+    source: Sequence[int] = ()
+
+
+class PredictionProposer:
+    """Drafts copied from the request's prediction, from the place that the output has reached.
+
+    A request carries the token ids that its caller expects, ``ProposalRequest.prediction``.
+    As long as the output follows them the draft is the next ``kappa`` of them. Where it
+    leaves them the drafter finds its place again, after an insertion, a deletion, an edit
+    or a move. It ranks candidate places by how many tokens before them agree with the
+    output's end, nearest first among equals. Until ``min_context`` tokens agree, drafts
+    are shorter.
+
+    Parameters
+    ----------
+    min_context : int, default 3
+        Agreeing tokens from which on a place is trusted with a whole draft.
+
+    Raises
+    ------
+    ConfigError
+        If it is out of range.
+
+    Notes
+    -----
+    Drafts are deterministic functions of prompt, output and prediction: each law is
+    one-hot and no coin is used. They keep the law for any prediction that was not made
+    with the request's own coins. The output of an earlier request with the same seed is
+    such a one: take another seed, or a rule that is seed-identical.
+
+    The prediction is indexed once, in O(N log N). A token that follows costs O(1), one
+    that does not O(log N). Memory is at most 32 bytes per token of the prediction, and
+    ends with ``release``.
+    """
+
+    def __init__(self, *, min_context: int = 3) -> None:
+        if not 1 <= min_context <= DEPTH:
+            raise ConfigError(f"min_context {min_context}: expected 1 to {DEPTH}")
+        self._min_context = min_context
+        self._followed: dict[str, _Followed] = {}
+
+    @property
+    def name(self) -> str:
+        """Name used in records and configuration."""
+        return "prediction"
+
+    @property
+    def num_requests(self) -> int:
+        """How many requests with a prediction are followed now."""
+        return len(self._followed)
+
+    def propose(self, requests: Sequence[ProposalRequest]) -> list[Draft]:
+        """Draft for all rows at once.
+
+        Parameters
+        ----------
+        requests : sequence of ProposalRequest
+            The rows that may draft.
+
+        Returns
+        -------
+        list of Draft
+            One per row, without laws; an empty one has a note.
+        """
+        return [self._propose_one(request) for request in requests]
+
+    def release(self, request_id: str) -> None:
+        """Forget a request and its prediction.
+
+        Parameters
+        ----------
+        request_id : str
+            Name of the request; unknown names are ignored.
+        """
+        self._followed.pop(request_id, None)
+
+    def _propose_one(self, request: ProposalRequest) -> Draft:
+        if not request.prediction:
+            self.release(request.request_id)
+            return Draft(proposer=self.name, note="the request has no prediction")
+        alignment = self._follow(request)
+        place = alignment.place
+        if place is None:
+            return Draft(proposer=self.name, note="the output has left the prediction")
+        kappa = request.kappa
+        if not alignment.is_settled:
+            kappa = min(kappa, _UNSETTLED * (1 + alignment.run))
+        tokens = tuple(request.prediction[place : place + kappa])
+        note = "" if tokens else "the prediction is used up"
+        return Draft(tokens, proposer=self.name, note=note)
+
+    def _follow(self, request: ProposalRequest) -> Alignment:
+        """Return where the request stands, with all of its output read."""
+        followed = self._followed.get(request.request_id)
+        if followed is None or not _continues(followed, request):
+            prediction = PredictionText(tuple(request.prediction))
+            alignment = Alignment(prediction, self._min_context)
+            start = _prompt_length(request)
+            followed = _Followed(request.prediction, prediction, alignment, start)
+            self._followed[request.request_id] = followed
+        followed.source = request.token_ids
+        alignment = followed.alignment
+        for token in request.token_ids[followed.num_prompt_tokens + len(alignment.output) :]:
+            alignment.append(token)
+        return alignment
+
+
+@dataclass(frozen=True, slots=True)
+class PredictionUsage:
+    """How much of a prediction was used, under the names of OpenAI's usage object.
+
+    Parameters
+    ----------
+    accepted_prediction_tokens : int
+        Predicted tokens that were drafted, kept by the verifier and committed.
+    rejected_prediction_tokens : int
+        Predicted tokens that were drafted and did not reach the output in that round:
+        turned down, behind one that was, or behind the end of the output. A token that
+        is drafted again in a later round counts again, since it costs again.
+    """
+
+    accepted_prediction_tokens: int = 0
+    rejected_prediction_tokens: int = 0
+
+
+def prediction_usage(records: Iterable[StepRecord]) -> PredictionUsage:
+    """Count the predicted tokens of some rounds.
+
+    Parameters
+    ----------
+    records : iterable of StepRecord
+        Rounds of one request or of many, of any drafter. Where a record names the source
+        of each draft, those from ``"prediction"`` count; otherwise the drafter's name
+        decides.
+
+    Returns
+    -------
+    PredictionUsage
+        Their sum is the number of predicted tokens that were verified. Predicted tokens
+        that were never drafted are in neither.
+    """
+    accepted = rejected = 0
+    for record in records:
+        sources = record.draft_sources or (record.proposer,) * len(record.drafted)
+        committed = sum(source == "accepted" for source in record.sources)
+        drafted = [i for i, source in enumerate(sources) if source == "prediction"]
+        kept = sum(i < committed for i in drafted)
+        accepted += kept
+        rejected += len(drafted) - kept
+    return PredictionUsage(accepted, rejected)
+
+
+def _prompt_length(request: ProposalRequest) -> int:
+    return len(request.token_ids) - request.history.num_generated
+
+
+def _continues(followed: _Followed, request: ProposalRequest) -> bool:
+    """Say whether the output only adds to what was read, under the same prediction.
+
+    The same list object is trusted to have grown at its end, up to a look at the tokens
+    that were read last; another object is compared in full.
+    """
+    tokens, output = request.token_ids, followed.alignment.output
+    start = followed.num_prompt_tokens
+    end = start + len(output)
+    if start != _prompt_length(request) or end > len(tokens):
+        return False
+    if request.prediction is not followed.given:
+        if tuple(request.prediction) != followed.prediction.token_ids:
+            return False
+        followed.given = request.prediction
+    begin = start if tokens is not followed.source else max(start, end - DEPTH)
+    return list(tokens[begin:end]) == output[begin - start :]

@@ -1,0 +1,354 @@
+"""Chooses how far each row drafts so that the whole batch commits most per second.
+
+The rule: every draft position of every row is a slot with a probability of yielding a
+token and a cost. Slots are sorted by that probability; since it falls with the
+position, a prefix of the sorted slots is a set of drafts. Each prefix is priced with
+the cost model, and the one with the largest ratio of expected tokens to seconds wins.
+The empty prefix, plain decoding, is one of them.
+
+Nothing here looks at a token of the round it decides about: beliefs come from finished
+rounds, so the maximum may be taken over all prefixes without an early stop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from draftproof.core.kappa_policy import RowChoice, RowState
+from draftproof.core.types import StepRecord
+from draftproof.errors import ConfigError
+from draftproof.planner.cost import Floats
+from draftproof.planner.rounds import DraftCost, RoundCost
+from draftproof.planner.tracker import AcceptanceTracker, TrackerConfig
+
+__all__ = ["ControllerConfig", "GoodputController"]
+
+#: Contexts that share a price of drafting, in tokens, and how many prices are kept.
+CONTEXT_STEP = 128
+MOST_PRICES = 1024
+#: Plain decoding of a row.
+_NOTHING = RowChoice(0)
+
+#: What a drafter is believed to survive: rows by depths, and how often it answers.
+_Beliefs = tuple[Floats, Floats]
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerConfig:
+    """Limits of the controller.
+
+    Parameters
+    ----------
+    max_kappa : int, default 8
+        Longest draft.
+    min_gain : float, default 0.01
+        Drafting must be believed to be this much faster than plain decoding,
+        relatively: its cost is certain, its yield is not.
+    probe_after : int, default 16
+        Rounds without drafts after which a row tries again.
+    probe_most : int, default 512
+        The pause doubles with each try in vain, up to this.
+    forget_after_call : bool, default True
+        Start each call without memory, so that equal calls behave equally. With False
+        what was learnt outlives the call.
+    tracker : TrackerConfig
+        How fast beliefs move.
+    """
+
+    max_kappa: int = 8
+    min_gain: float = 0.01
+    probe_after: int = 16
+    probe_most: int = 512
+    forget_after_call: bool = True
+    tracker: TrackerConfig = field(default_factory=TrackerConfig)
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        if self.max_kappa < 0:
+            raise ConfigError(f"max_kappa {self.max_kappa}: expected 0 or more")
+        if not 1 <= self.probe_after <= self.probe_most:
+            raise ConfigError(
+                f"probe_after {self.probe_after}: expected 1 to probe_most {self.probe_most}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _Admitted:
+    """The best prefix of the slots of one assignment, and its pace over the plain one."""
+
+    kappas: NDArray[np.int64]
+    gain: float
+
+
+class GoodputController:
+    """The run-time policy; implements `draftproof.core.kappa_policy.KappaPolicy`.
+
+    Parameters
+    ----------
+    cost : RoundCost
+        Costs of passes and overheads. Its own drafter is used for drafters that
+        ``drafters`` does not name.
+    drafters : mapping of str to DraftCost, optional
+        Costs of each drafter by name.
+    config : ControllerConfig, optional
+        Limits.
+
+    Notes
+    -----
+    One call costs O(B K log(B K)) in a few array operations per drafter.
+    """
+
+    def __init__(
+        self,
+        cost: RoundCost,
+        drafters: Mapping[str, DraftCost] | None = None,
+        config: ControllerConfig | None = None,
+    ) -> None:
+        self.config = config or ControllerConfig()
+        self._cost = cost
+        self._drafters = dict(drafters or {})
+        self._tracker = AcceptanceTracker(max(self.config.max_kappa, 1), self.config.tracker)
+        self._asked: dict[str, RowChoice] = {}
+        self._finished: dict[str, dict[str, tuple[int, int]]] = {}
+        self._prices: dict[tuple[str, int, int], Floats] = {}
+        self._silent_rounds = 0
+        self._pause = self.config.probe_after
+
+    def choose(self, rows: Sequence[RowState]) -> list[RowChoice]:
+        """Choose drafters and draft lengths for the rows of one pass.
+
+        Parameters
+        ----------
+        rows : sequence of RowState
+            The decoding rows.
+
+        Returns
+        -------
+        list of RowChoice
+            One per row.
+        """
+        self._learn()
+        if not rows:
+            return []
+        limits = np.asarray([min(row.max_kappa, self.config.max_kappa) for row in rows])
+        context = sum(row.kv_tokens for row in rows) / len(rows)
+        names = list(dict.fromkeys(name for row in rows for name in row.proposers))
+        requests = [row.request_id for row in rows]
+        beliefs = {name: self._tracker.beliefs(requests, name) for name in names}
+        best_gain = 1.0 + self.config.min_gain
+        best, assignment = np.zeros(len(rows), dtype=np.int64), [""] * len(rows)
+        for tried in self._assignments(rows, names, beliefs, context):
+            found = self._admit(tried, limits, beliefs, context)
+            if found.gain > best_gain:
+                best_gain, best, assignment = found.gain, found.kappas, tried
+        if not best.any():
+            best, assignment = self._probe(rows, limits, context)
+        else:
+            self._silent_rounds, self._pause = 0, self.config.probe_after
+        choices = [
+            RowChoice(kappa, name) if kappa else _NOTHING
+            for kappa, name in zip(best.tolist(), assignment, strict=True)
+        ]
+        self._asked = dict(zip(requests, choices, strict=True))
+        return choices
+
+    def observe(self, record: StepRecord) -> None:
+        """Learn from one finished round; see `KappaPolicy.observe`.
+
+        Parameters
+        ----------
+        record : StepRecord
+            The round. One that was not chosen here teaches nothing.
+        """
+        asked = self._asked.pop(record.request_id, None)
+        if asked is None or not asked.kappa:
+            return
+        finished = self._finished.setdefault(asked.proposer, {})
+        finished[record.request_id] = (
+            min(len(record.drafted), self.config.max_kappa),
+            min(record.num_accepted, self.config.max_kappa),
+        )
+
+    def release(self, request_id: str) -> None:
+        """Forget a request.
+
+        Parameters
+        ----------
+        request_id : str
+            Unknown names are ignored.
+        """
+        self._learn()
+        self._asked.pop(request_id, None)
+        self._tracker.release(request_id)
+
+    def reset(self) -> None:
+        """Start a new call: forget, unless memory was asked to outlive calls."""
+        self._learn()
+        self._asked.clear()
+        self._silent_rounds, self._pause = 0, self.config.probe_after
+        if self.config.forget_after_call:
+            self._tracker.reset()
+
+    def survival(self, request_id: str, proposer: str) -> tuple[float, ...]:
+        """Return the believed survival curve of a request.
+
+        Parameters
+        ----------
+        request_id, proposer : str
+            The request and a drafter.
+
+        Returns
+        -------
+        tuple of float, length max_kappa
+            ``Pr(at least i drafts survive)`` when a draft comes.
+        """
+        self._learn()
+        survival, _given = self._tracker.beliefs([request_id], proposer)
+        return tuple(float(rate) for rate in survival[0])
+
+    def _learn(self) -> None:
+        """Fold the rounds that finished since the last call, all rows at once."""
+        for proposer, rounds in self._finished.items():
+            self._tracker.fold(proposer, rounds)
+        self._finished.clear()
+
+    def _assignments(
+        self,
+        rows: Sequence[RowState],
+        names: Sequence[str],
+        beliefs: Mapping[str, _Beliefs],
+        context: float,
+    ) -> list[list[str]]:
+        """Return the assignments of drafters to try: each alone, and the best of each row.
+
+        A row whose drafters do not include the one that is tried alone drafts nothing.
+        """
+        alone = [[name if name in row.proposers else "" for row in rows] for name in names]
+        if len(names) < 2:
+            return alone
+        # In tokens: what a full draft yields, less its first depth at the plain pace.
+        pace = len(rows) / self._cost.plain_s(len(rows), context)
+        worth = {
+            name: beliefs[name][0].sum(axis=1) * beliefs[name][1]
+            - self._price(name, len(rows), 0.0)[0].mean() * pace
+            for name in names
+        }
+        mixed = [
+            max(row.proposers, key=lambda name: worth[name][place]) if row.proposers else ""
+            for place, row in enumerate(rows)
+        ]
+        return [*alone, mixed]
+
+    def _admit(
+        self,
+        assignment: Sequence[str],
+        limits: NDArray[np.int64],
+        beliefs: Mapping[str, _Beliefs],
+        context: float,
+    ) -> _Admitted:
+        """Find the best prefix of the slots, sorted by what they yield."""
+        batch, depths = len(assignment), max(self.config.max_kappa, 1)
+        used = list(dict.fromkeys(name for name in assignment if name))
+        if not used or not limits.any():
+            return _Admitted(np.zeros(batch, dtype=np.int64), 1.0)
+        survival, given = beliefs[used[0]]
+        who = np.zeros(batch, dtype=np.int64)
+        if len(used) > 1 or not all(assignment):
+            who = np.asarray([used.index(name) if name else -1 for name in assignment])
+            given = np.select([who == i for i in range(len(used))], [beliefs[n][1] for n in used])
+            survival = np.select(
+                [(who == i)[:, None] for i in range(len(used))], [beliefs[n][0] for n in used]
+            )
+        # Depth by depth, so that a stable sort by yield takes shallow slots first and
+        # no draft has a hole. Within a depth the n-th best row pays the n-th price.
+        worth = (survival * given[:, None]).T
+        allowed = np.arange(depths)[:, None] < limits
+        if len(used) > 1 or not all(assignment):
+            allowed &= who >= 0
+        worth[~allowed] = -1.0
+        rows = np.argsort(-worth, axis=1, kind="stable")
+        price = self._price(used[0], batch, context)
+        if len(used) > 1:
+            price = self._mixed_price(who[rows], used, context)
+        worth = worth[np.arange(depths)[:, None], rows].ravel()
+        order = np.argsort(-worth, kind="stable")[: int(allowed.sum())]
+        row_of = rows.ravel()[order]
+        sums = np.empty((3, len(order) + 1))
+        sums[:, 0] = batch, batch, 0.0
+        sums[0, 1:] = given[row_of]
+        sums[1, 1:] = worth[order]
+        sums[2, 1:] = price.ravel()[order]
+        tokens, yielded, drafting = sums.cumsum(axis=1)
+        pace = yielded / (self._cost.pass_seconds(batch, tokens, context) + drafting)
+        best = int(pace.argmax())
+        return _Admitted(np.bincount(row_of[:best], minlength=batch), float(pace[best] / pace[0]))
+
+    def _mixed_price(self, who: NDArray[np.int64], used: Sequence[str], context: float) -> Floats:
+        """Return the price of each slot where every drafter counts its own rows.
+
+        Parameters
+        ----------
+        who : ndarray of int64, shape (depths, B)
+            Number of the drafter of each slot, best slot of a depth first; -1 for none.
+        used : sequence of str
+            Drafters by number.
+        context : float
+            Cached tokens per row.
+        """
+        price = np.zeros(who.shape)
+        for index, name in enumerate(used):
+            mine = who == index
+            rank = np.maximum(np.cumsum(mine, axis=1) - 1, 0)
+            own = np.take_along_axis(self._price(name, who.shape[1], context), rank, axis=1)
+            price = np.where(mine, own, price)
+        return price
+
+    def _price(self, name: str, batch: int, context: float) -> Floats:
+        """Return the seconds that the n-th row at each depth adds to drafting.
+
+        Kept per batch and context: drafting costs change slowly with the context.
+        """
+        bucket = round(context / CONTEXT_STEP)
+        held = self._prices.get((name, batch, bucket))
+        if held is None:
+            if len(self._prices) >= MOST_PRICES:
+                self._prices.clear()
+            draft = self._drafters.get(name, self._cost.draft)
+            rows = np.arange(batch + 1.0)
+            whole = [
+                draft.depth_seconds(depth + 1, rows, bucket * CONTEXT_STEP)
+                for depth in range(max(self.config.max_kappa, 1))
+            ]
+            held = self._prices[name, batch, bucket] = np.diff(np.stack(whole), axis=1)
+        return held
+
+    def _probe(
+        self, rows: Sequence[RowState], limits: NDArray[np.int64], context: float
+    ) -> tuple[NDArray[np.int64], list[str]]:
+        """Now and then draft although it is not believed to pay: beliefs may be stale.
+
+        All rows try together, so that the drafter's fixed cost is paid once, and never
+        where even full acceptance would not pay.
+        """
+        nothing = np.zeros(len(rows), dtype=np.int64)
+        self._silent_rounds += 1
+        if self._silent_rounds < self._pause:
+            return nothing, [""] * len(rows)
+        self._silent_rounds = 0
+        self._pause = min(2 * self._pause, self.config.probe_most)
+        assignment = [row.proposers[0] if row.proposers else "" for row in rows]
+        certain = {
+            name: (np.ones((len(rows), max(self.config.max_kappa, 1))), np.ones(len(rows)))
+            for name in assignment
+            if name
+        }
+        if not certain:
+            return nothing, assignment
+        hoped = self._admit(assignment, limits, certain, context)
+        if hoped.gain <= 1.0:
+            return nothing, assignment
+        return np.minimum(hoped.kappas, 1), assignment

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from draftproof.backends.openvino import load_openvino, prepare
+from draftproof.build.drafters import make_proposers
 from draftproof.build.speculative import SpeculativeConfig
-from draftproof.core.protocols import ModelBackend, Proposer
+from draftproof.core.protocols import ModelBackend
 from draftproof.engine import Engine, EngineCore, SchedulerConfig
 from draftproof.errors import ConfigError
 from draftproof.models import ModelSource, resolve
-from draftproof.proposers import DraftModelProposer, NgramProposer
 from draftproof.text import Tokenizer, check_same_vocabulary
 
 __all__ = ["PRECISIONS", "load", "load_model"]
@@ -94,13 +94,8 @@ def load(
         context_length=context_length,
         threads=threads,
     )
-    proposers: list[Proposer] = []
-    if config.method == "ngram":
-        proposers.append(
-            NgramProposer(min_n=config.prompt_lookup_min, max_n=config.prompt_lookup_max)
-        )
-    elif config.method == "draft_model":
-        assert config.model is not None  # narrows the type: checked by the configuration
+    draft: ModelBackend | None = None
+    if config.model is not None:
         draft, draft_tokenizer = load_model(
             config.model,
             precision=draft_precision or precision,
@@ -113,11 +108,10 @@ def load(
         check_same_vocabulary(
             tokenizer, draft_tokenizer, target.info.vocab_size, draft.info.vocab_size
         )
-        proposers.append(_draft_model(draft, config, target.info.vocab_size))
     core = EngineCore(
         target,
         tokenizer=tokenizer,
-        proposers=proposers,
+        proposers=make_proposers(config, target.info.vocab_size, draft),
         kappa=config.kappa,
         rule=config.rejection_sample_method,
         scheduler=SchedulerConfig(max_rows=max_rows),
@@ -191,15 +185,3 @@ def _prepared(source: ModelSource, precision: str, cache_dir: Path | None, say: 
     if source.kind == "openvino-ir":
         return source.path
     return prepare(source.path, precision, cache_dir=cache_dir, progress=say)
-
-
-def _draft_model(draft: ModelBackend, config: SpeculativeConfig, vocab_size: int) -> Proposer:
-    temperature = config.draft_temperature
-    if config.draft_sample_method == "greedy":
-        temperature = 0.0
-    return DraftModelProposer(
-        draft,
-        target_vocab_size=vocab_size,
-        temperature=temperature,
-        min_confidence=config.min_confidence or 0.0,
-    )

@@ -17,8 +17,36 @@ from draftproof.errors import ConfigError
 
 __all__ = ["SpeculativeConfig"]
 
-#: Drafts per round where the user gives none: n-grams cost nothing, a model's do.
-DEFAULT_KAPPA = {"ngram": 5, "draft_model": 3, "none": 0}
+#: Drafts per round where the user gives none: n-grams cost nothing, a model's do. Suffix
+#: drafts end by themselves where they are not worth it.
+DEFAULT_KAPPA = {
+    "ngram": 5,
+    "suffix": 8,
+    "prediction": 12,
+    "draft_model": 3,
+    "hybrid": 8,
+    "none": 0,
+}
+
+_MODEL = ("draft_model", "hybrid")
+_SUFFIX = ("suffix", "hybrid")
+#: Which methods a key acts on, for every key that does not act on all of them.
+OWNERS = {
+    "model": _MODEL,
+    "draft_sample_method": _MODEL,
+    "draft_temperature": _MODEL,
+    "min_confidence": _MODEL,
+    "prompt_lookup_min": ("ngram",),
+    "prompt_lookup_max": ("ngram",),
+    "suffix_min_match": _SUFFIX,
+    "suffix_max_match": _SUFFIX,
+    "suffix_min_score": _SUFFIX,
+    "suffix_window": _SUFFIX,
+    "suffix_tenant_tokens": _SUFFIX,
+    "prediction_min_context": ("prediction", "hybrid"),
+    "hybrid_model_tokens": ("hybrid",),
+    "hybrid_enough": ("hybrid",),
+}
 
 
 class SpeculativeConfig(BaseModel):
@@ -26,10 +54,11 @@ class SpeculativeConfig(BaseModel):
 
     Parameters
     ----------
-    method : {"none", "ngram", "draft_model"}
-        The drafter. ``"draft_model"`` when only ``model`` is given.
+    method : {"none", "ngram", "suffix", "prediction", "draft_model", "hybrid"}
+        The drafter. ``"draft_model"`` when only ``model`` is given. ``"hybrid"`` drafts
+        from the request's prediction, else from suffixes, and lets the model go on.
     model : str, optional
-        The draft model, for ``"draft_model"``.
+        The draft model, for ``"draft_model"`` and ``"hybrid"``.
     num_speculative_tokens : int, optional
         Most drafts per round.
     prompt_lookup_min, prompt_lookup_max : int
@@ -44,11 +73,27 @@ class SpeculativeConfig(BaseModel):
     min_confidence : float, optional
         *Ours*: stop drafting where the drafter's best token has less probability
         than this. The cut never looks at the token drawn.
+    suffix_min_match, suffix_max_match : int
+        *Ours*: shortest suffix that is used, and longest that is told apart.
+    suffix_min_score : float, optional
+        *Ours*: a suffix draft ends where the guessed probability that it is accepted so
+        far falls below this; 0.15, and 0.3 where a model goes on behind it.
+    suffix_window : int
+        *Ours*: most tokens of a request that are searched, newest first.
+    suffix_tenant_tokens : int
+        *Ours*: most tokens of earlier outputs that are kept per tenant and searched for
+        its later requests. 0 shares nothing.
+    prediction_min_context : int
+        *Ours*: agreeing tokens from which on a place in a predicted output is trusted.
+    hybrid_model_tokens : int
+        *Ours*: most tokens per round that the model adds behind a draftless draft.
+    hybrid_enough : int
+        *Ours*: draftless tokens from which on the model is not asked.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
-    method: Literal["none", "ngram", "draft_model"] = "none"
+    method: Literal["none", "ngram", "suffix", "prediction", "draft_model", "hybrid"] = "none"
     model: str | None = None
     num_speculative_tokens: int | None = Field(default=None, ge=0)
     prompt_lookup_min: int = Field(default=2, ge=1)
@@ -57,33 +102,39 @@ class SpeculativeConfig(BaseModel):
     draft_sample_method: Literal["probabilistic", "greedy"] = "probabilistic"
     draft_temperature: float | None = Field(default=None, ge=0.0)
     min_confidence: float | None = Field(default=None, ge=0.0, le=1.0)
+    suffix_min_match: int = Field(default=1, ge=1)
+    suffix_max_match: int = Field(default=32, ge=1, le=1024)
+    suffix_min_score: float | None = Field(default=None, gt=0.0, le=1.0)
+    suffix_window: int = Field(default=131_072, ge=1)
+    suffix_tenant_tokens: int = Field(default=0, ge=0)
+    prediction_min_context: int = Field(default=3, ge=1, le=32)
+    hybrid_model_tokens: int = Field(default=3, ge=1)
+    hybrid_enough: int = Field(default=4, ge=1)
 
     @model_validator(mode="after")
     def _check_keys_fit_method(self) -> SpeculativeConfig:
         """Refuse a key that the chosen drafter would ignore."""
-        owners = {
-            "model": "draft_model",
-            "prompt_lookup_min": "ngram",
-            "prompt_lookup_max": "ngram",
-            "draft_sample_method": "draft_model",
-            "draft_temperature": "draft_model",
-            "min_confidence": "draft_model",
-        }
-        for key, owner in owners.items():
-            if key in self.model_fields_set and self.method != owner:
-                raise ValueError(f"{key} has no effect with method {self.method!r}; use {owner!r}")
+        for key, owners in OWNERS.items():
+            if key in self.model_fields_set and self.method not in owners:
+                raise ValueError(
+                    f"{key} has no effect with method {self.method!r}; "
+                    f"use {' or '.join(map(repr, owners))}"
+                )
         if self.method == "none" and self.num_speculative_tokens:
             raise ValueError(
                 f"num_speculative_tokens is {self.num_speculative_tokens} but no method drafts; "
-                "name one of 'ngram', 'draft_model'"
+                "name one of 'ngram', 'suffix', 'prediction', 'draft_model', 'hybrid'"
             )
-        if self.method == "draft_model" and self.model is None:
-            raise ValueError("method 'draft_model' needs model")
-        if self.prompt_lookup_min > self.prompt_lookup_max:
-            raise ValueError(
-                f"prompt_lookup_min {self.prompt_lookup_min} is above "
-                f"prompt_lookup_max {self.prompt_lookup_max}"
-            )
+        if self.method in _MODEL and self.model is None:
+            raise ValueError(f"method {self.method!r} needs model")
+        for low, high in (
+            ("prompt_lookup_min", "prompt_lookup_max"),
+            ("suffix_min_match", "suffix_max_match"),
+        ):
+            if getattr(self, low) > getattr(self, high):
+                raise ValueError(
+                    f"{low} {getattr(self, low)} is above {high} {getattr(self, high)}"
+                )
         return self
 
     @property

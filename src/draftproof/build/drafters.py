@@ -1,0 +1,96 @@
+"""From a speculative configuration to drafters."""
+
+from __future__ import annotations
+
+from draftproof.build.speculative import SpeculativeConfig
+from draftproof.core.protocols import ModelBackend, Proposer
+from draftproof.errors import ConfigError
+from draftproof.proposers import (
+    DraftModelProposer,
+    HybridProposer,
+    NgramProposer,
+    PredictionProposer,
+    SuffixProposer,
+)
+
+__all__ = ["make_proposers"]
+
+#: Where suffix drafts end unless the user says. In front of a model they end earlier: it
+#: goes on from there, and what it adds counts only where all before it is accepted.
+_SUFFIX_SCORE, _SUFFIX_SCORE_OF_HYBRID = 0.15, 0.3
+
+
+def make_proposers(
+    config: SpeculativeConfig, vocab_size: int, draft: ModelBackend | None = None
+) -> list[Proposer]:
+    """Make the drafters that a configuration names.
+
+    Parameters
+    ----------
+    config : SpeculativeConfig
+        The configuration.
+    vocab_size : int
+        Size of the target's logits row.
+    draft : ModelBackend, optional
+        The loaded draft model, for the methods that have one.
+
+    Returns
+    -------
+    list of Proposer
+        Empty for plain decoding.
+
+    Raises
+    ------
+    ConfigError
+        If the method needs a draft model and none is given.
+    """
+    match config.method:
+        case "none":
+            return []
+        case "ngram":
+            return [NgramProposer(min_n=config.prompt_lookup_min, max_n=config.prompt_lookup_max)]
+        case "suffix":
+            return [_suffix(config, _SUFFIX_SCORE)]
+        case "prediction":
+            return [_prediction(config)]
+        case "draft_model":
+            return [_draft_model(config, vocab_size, draft)]
+        case "hybrid":
+            return [
+                HybridProposer(
+                    [_prediction(config), _suffix(config, _SUFFIX_SCORE_OF_HYBRID)],
+                    _draft_model(config, vocab_size, draft),
+                    max_model_tokens=config.hybrid_model_tokens,
+                    enough=config.hybrid_enough,
+                )
+            ]
+
+
+def _suffix(config: SpeculativeConfig, min_score: float) -> SuffixProposer:
+    return SuffixProposer(
+        min_match=config.suffix_min_match,
+        max_match=config.suffix_max_match,
+        min_score=config.suffix_min_score or min_score,
+        window=config.suffix_window,
+        tenant_tokens=config.suffix_tenant_tokens,
+    )
+
+
+def _prediction(config: SpeculativeConfig) -> PredictionProposer:
+    return PredictionProposer(min_context=config.prediction_min_context)
+
+
+def _draft_model(
+    config: SpeculativeConfig, vocab_size: int, draft: ModelBackend | None
+) -> DraftModelProposer:
+    if draft is None:
+        raise ConfigError(f"method {config.method!r} needs a draft model; none was loaded")
+    temperature = config.draft_temperature
+    if config.draft_sample_method == "greedy":
+        temperature = 0.0
+    return DraftModelProposer(
+        draft,
+        target_vocab_size=vocab_size,
+        temperature=temperature,
+        min_confidence=config.min_confidence or 0.0,
+    )

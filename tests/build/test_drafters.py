@@ -1,0 +1,94 @@
+"""Every key of a speculative configuration reaches the drafter that it is for."""
+
+from __future__ import annotations
+
+import pytest
+
+from draftproof.backends.table import MarkovTable, TableBackend
+from draftproof.build import SpeculativeConfig
+from draftproof.build.drafters import make_proposers
+from draftproof.build.speculative import DEFAULT_KAPPA, OWNERS
+from draftproof.errors import ConfigError
+from draftproof.proposers import (
+    DraftModelProposer,
+    HybridProposer,
+    NgramProposer,
+    PredictionProposer,
+    SuffixProposer,
+)
+
+DRAFT = TableBackend(MarkovTable(9, 1, seed=1))
+
+
+def made(**config):
+    draft = DRAFT if "model" in config else None
+    return make_proposers(SpeculativeConfig.parse(config), 9, draft)
+
+
+@pytest.mark.parametrize(
+    ("config", "kind", "kappa"),
+    [
+        ({"method": "ngram"}, NgramProposer, 5),
+        ({"method": "suffix"}, SuffixProposer, 8),
+        ({"method": "prediction"}, PredictionProposer, 12),
+        ({"method": "hybrid", "model": "x"}, HybridProposer, 8),
+        ({"model": "x"}, DraftModelProposer, 3),
+    ],
+)
+def test_each_method_makes_its_drafter(config, kind, kappa):
+    (proposer,) = made(**config)
+    assert type(proposer) is kind
+    assert SpeculativeConfig.parse(config).kappa == kappa
+    assert SpeculativeConfig.parse({**config, "num_speculative_tokens": 2}).kappa == 2
+
+
+def test_plain_decoding_has_no_drafter():
+    assert made() == []
+
+
+@pytest.mark.parametrize("method", ["draft_model", "hybrid"])
+def test_a_draft_model_that_was_not_loaded_is_missed(method):
+    config = SpeculativeConfig.parse({"method": method, "model": "x"})
+    with pytest.raises(ConfigError, match="none was loaded"):
+        make_proposers(config, 9)
+
+
+SUFFIX = {
+    "suffix_min_match": (2, "_min_match"),
+    "suffix_max_match": (7, "_max_match"),
+    "suffix_min_score": (0.4, "_min_score"),
+    "suffix_window": (500, "_window"),
+    "suffix_tenant_tokens": (60, "_tenant_tokens"),
+}
+MODEL = {
+    "draft_temperature": (0.5, "_temperature"),
+    "min_confidence": (0.25, "_min_confidence"),
+}
+HYBRID = {"hybrid_model_tokens": (2, "_max_model_tokens"), "hybrid_enough": (6, "_enough")}
+
+
+@pytest.mark.parametrize("key", [*SUFFIX, *MODEL, *HYBRID, "prediction_min_context"])
+def test_every_key_acts(key):
+    value, name = {**SUFFIX, **MODEL, **HYBRID, "prediction_min_context": (5, "_min_context")}[key]
+    for method in OWNERS[key]:
+        config = {"method": method, key: value}
+        if method in OWNERS["model"]:
+            config["model"] = "x"
+        (proposer,) = made(**config)
+        parts = [proposer]
+        if method == "hybrid":
+            parts += [*proposer._draftless, proposer._model]
+        assert value in [getattr(part, name, None) for part in parts]
+
+
+def test_a_suffix_draft_ends_earlier_where_a_model_goes_on():
+    (hybrid,) = made(method="hybrid", model="x")
+    (suffix,) = made(method="suffix")
+    assert [part.name for part in hybrid._draftless] == ["prediction", "suffix"]
+    assert hybrid._draftless[1]._min_score > suffix._min_score
+
+
+def test_every_method_has_a_kappa_and_every_key_an_owner_that_exists():
+    assert all(set(owners) <= set(DEFAULT_KAPPA) for owners in OWNERS.values())
+    everywhere = {"method", "num_speculative_tokens", "rejection_sample_method"}
+    assert set(SpeculativeConfig.model_fields) == everywhere | set(OWNERS)

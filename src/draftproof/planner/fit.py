@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from scipy.optimize import nnls
@@ -135,7 +136,7 @@ def fit_report(cells: Sequence[Cell], law: AffineCost) -> FitReport:
 def _dips(cells: Sequence[Cell]) -> tuple[tuple[Cell, Cell], ...]:
     ordered = sorted(cells, key=lambda cell: (cell.batch, cell.context, cell.width))
     pairs = []
-    for left, right in zip(ordered, ordered[1:], strict=False):
+    for left, right in pairwise(ordered):
         same = (left.batch, left.context) == (right.batch, right.context)
         fall = 1.0 - right.median_s / left.median_s
         if same and fall > max(left.spread, right.spread, 0.02):

@@ -1,0 +1,243 @@
+"""``draftproof calibrate``: measure what passes, drafts and steps cost on this machine."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from draftproof.cli import options as o
+from draftproof.cli.context import CliContext, Notes, write_data
+from draftproof.errors import ConfigError
+
+if TYPE_CHECKING:
+    from draftproof.engine import Engine
+    from draftproof.planner.calibrate_rounds import RoundSample
+    from draftproof.planner.profile import Profile
+
+__all__ = ["calibrate", "default_profile_path"]
+
+#: Texts that drafts are measured on; cut to a few dozen tokens each.
+_SEED_TEXT = (
+    "Speculative decoding drafts several tokens and verifies them in one pass. "
+    "The numbers one, two, three, four, five follow each other, and then again "
+    "one, two, three, four, five, six. "
+)
+
+
+def calibrate(
+    ctx: typer.Context,
+    model: o.Model = "smollm2",
+    draft_model: o.DraftModel = None,
+    precision: o.PrecisionOf = o.Precision.INT8,
+    draft_precision: o.DraftPrecision = None,
+    threads: o.Threads = None,
+    batches: Annotated[
+        str, typer.Option("--batches", help="Rows to measure, rising, by commas.")
+    ] = "1,2,4,8,16",
+    widths: Annotated[
+        str, typer.Option("--widths", help="Tokens per row to measure.")
+    ] = "1,2,3,4,6,9",
+    contexts: Annotated[
+        str, typer.Option("--contexts", help="Cached tokens per row to measure.")
+    ] = "64,512",
+    budget: Annotated[
+        float, typer.Option("--budget", help="Seconds to spend on passes of the target.")
+    ] = 45.0,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", help="The profile; in the user's cache by default."),
+    ] = None,
+    as_json: o.JsonOutput = False,
+    quiet: o.Quiet = False,
+) -> None:
+    """Measure what passes, drafts and steps cost here, and keep it as a profile."""
+    from draftproof.planner.calibrate import CalibrationGrid, machine_rates, measure_passes
+    from draftproof.planner.calibrate_rounds import draft_table, fit_overheads
+    from draftproof.planner.profile import Profile, write_profile
+
+    context: CliContext = ctx.obj
+    notes = Notes(quiet=quiet)
+    if draft_precision is not None and draft_model is None:
+        raise ConfigError(f"--draft-precision {draft_precision} needs --draft-model")
+    grid = CalibrationGrid(
+        numbers("--batches", batches),
+        numbers("--widths", widths),
+        numbers("--contexts", contexts),
+        budget_s=budget,
+    )
+
+    def load(config: dict[str, Any]) -> Engine:
+        return context.load(
+            model,
+            speculative_config=config,
+            precision=precision.value,
+            draft_precision=draft_precision and draft_precision.value,
+            threads=threads,
+            max_rows=max(grid.batches),
+            cache_dir=context.cache_dir,
+            progress=notes.say,
+        )
+
+    notes.say("measuring memory and arithmetic")
+    rates = machine_rates()
+    engine = load({"method": "ngram"})
+    try:
+        tokenizer, target = engine.tokenizer, engine.core.target
+        info = target.info
+        cells = measure_passes(target, grid, vocab_size=tokenizer.vocab_size, progress=notes.say)
+        samples = {"ngram": _rounds(engine, "ngram", grid.batches, notes)}
+    finally:
+        engine.close()
+    if draft_model is not None:
+        engine = load({"method": "draft_model", "model": draft_model})
+        try:
+            name = engine.core.default_proposer
+            samples[name] = _rounds(engine, name, grid.batches, notes)
+        finally:
+            engine.close()
+    profile = Profile(
+        model=info.name,
+        runtime=info.runtime,
+        precision=precision.value,
+        machine=_machine(threads),
+        cells=tuple(cells),
+        drafters={name: draft_table(held) for name, held in samples.items()},
+        overheads=fit_overheads([each for held in samples.values() for each in held]),
+        rates=rates,
+    )
+    path = output or default_profile_path(context.cache_dir, info.name, precision.value)
+    write_profile(profile, path)
+    if as_json:
+        from draftproof.cli.documents import json_line
+
+        write_data(json_line(profile.document() | {"path": str(path)}))
+    else:
+        _show(context, profile)
+        write_data(f"{path}\n")
+
+
+def numbers(option: str, text: str) -> tuple[int, ...]:
+    """Read whole numbers by commas.
+
+    Parameters
+    ----------
+    option : str
+        Name of the option, for the error.
+    text : str
+        What was typed.
+
+    Returns
+    -------
+    tuple of int
+        The numbers.
+
+    Raises
+    ------
+    ConfigError
+        If a part is no whole number above 0.
+    """
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdigit() and int(part) > 0 for part in parts):
+        raise ConfigError(f"{option} {text!r}: expected whole numbers by commas, such as 1,2,4")
+    return tuple(int(part) for part in parts)
+
+
+def default_profile_path(cache_dir: Path | None, model: str, precision: str) -> Path:
+    """Return where a profile is kept when no file is named."""
+    from platformdirs import user_cache_path
+
+    root = cache_dir or user_cache_path("draftproof")
+    safe = "".join(char if char.isalnum() or char in "-._" else "-" for char in model)
+    return root / "profiles" / f"{safe}-{precision}.json"
+
+
+def _rounds(
+    engine: Engine, proposer: str, batches: tuple[int, ...], notes: Notes
+) -> list[RoundSample]:
+    from draftproof.planner.calibrate_rounds import measure_rounds
+
+    chosen = sorted({batches[0], batches[len(batches) // 2], batches[-1]})
+    tokens = engine.tokenizer.encode(_SEED_TEXT)
+    prompts = [
+        [*tokens[shift % len(tokens) :], *tokens[: shift % len(tokens)], *tokens[:8]]
+        for shift in range(max(chosen))
+    ]
+    return measure_rounds(engine.core, proposer, prompts, batches=chosen, progress=notes.say)
+
+
+def _machine(threads: int | None) -> dict[str, Any]:
+    from importlib.metadata import version
+
+    name = platform.processor() or platform.machine()
+    info = Path("/proc/cpuinfo")
+    if info.is_file():
+        lines = info.read_text(encoding="utf-8", errors="replace").splitlines()
+        named = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+        name = named[0] if named else name
+    return {
+        "cpu": name,
+        "cores": os.cpu_count(),
+        "threads": threads,
+        "python": platform.python_version(),
+        "draftproof": version("draftproof"),
+    }
+
+
+def _show(context: CliContext, profile: Profile) -> None:
+    from rich.table import Table
+
+    console = context.stdout_console()
+    contexts = sorted({cell.context for cell in profile.cells})
+    widths = sorted({cell.width for cell in profile.cells})
+    for held in contexts:
+        table = Table(
+            "rows",
+            *(f"{width}" for width in widths),
+            title=f"ms per pass by tokens per row, {held} tokens of context (median)",
+            box=None,
+            pad_edge=False,
+            title_justify="left",
+        )
+        for batch in sorted({cell.batch for cell in profile.cells}):
+            mine = {
+                cell.width: cell
+                for cell in profile.cells
+                if cell.batch == batch and cell.context == held
+            }
+            table.add_row(
+                str(batch),
+                *(f"{mine[w].median_s * 1e3:.1f}" if w in mine else "n/a" for w in widths),
+            )
+        console.print(table)
+    report = profile.report()
+    console.print(
+        f"a straight law fits with a median error of {report.median_error:.1%} (90th percentile "
+        f"{report.p90_error:.1%}); the table is used, the law only outside it"
+    )
+    for cell, error in report.bad[:5]:
+        console.print(
+            f"  bad fit: {cell.batch} rows x {cell.width} tokens at {cell.context}: "
+            f"{error:+.0%}, spread {cell.spread:.0%}"
+        )
+    for left, right in report.dips[:5]:
+        console.print(
+            f"  dip: {right.batch} rows x {right.width} tokens at {right.context} took less "
+            f"time than x {left.width}"
+        )
+    for name, draft in profile.drafters.items():
+        each = draft.seconds[0, 0] * 1e3
+        console.print(f"drafts by {name}: {each:.2f} ms for one row and one token")
+    over = profile.overheads
+    console.print(
+        f"beside the pass: {over.step_s * 1e3:.2f} ms per step, {over.token_s * 1e6:.0f} µs per "
+        f"token, {over.speculative_s * 1e3:.2f} ms more when drafting"
+    )
+    rates = profile.rates
+    console.print(
+        f"memory {rates.bytes_per_s / 1e9:.1f} GB/s (one thread), arithmetic "
+        f"{rates.flops_per_s / 1e9:.0f} GFLOP/s in float32"
+    )

@@ -32,6 +32,7 @@ from draftproof.evidence.localise import (
 from draftproof.evidence.power import (
     Power,
     draws_needed,
+    draws_to_detect,
     power_of_fixture,
     smallest_detectable,
 )
@@ -63,6 +64,7 @@ __all__ = [
     "dependence_test",
     "discrepancies",
     "draws_needed",
+    "draws_to_detect",
     "duplicate_test",
     "empirical_tv",
     "enumerate_law",

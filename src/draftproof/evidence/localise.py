@@ -34,6 +34,10 @@ __all__ = [
     "offset_tests",
 ]
 
+#: Null samples of a node's first calibration, and the p-value that needs no second.
+_COARSE = 4000
+_COARSE_ENOUGH = 0.02
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NextTokenLaw:
@@ -224,8 +228,7 @@ def localise(law: JointLaw, counts: Counts, calibrations: Calibrations) -> list[
         if num_stray:
             g = np.inf
         else:
-            calibration = calibrations.of(known.probs, n)
-            p = float(calibration.single_p_values(np.array([g]))[0])
+            p = _node_p_value(known.probs, n, g, calibrations)
         seen = {**drawn[prefix], **stray.get(prefix, {})}
         total = n + num_stray
         found.append((prefix, total, g, p, {t: c / total for t, c in seen.items()}))
@@ -235,6 +238,22 @@ def localise(law: JointLaw, counts: Counts, calibrations: Calibrations) -> list[
         for (prefix, n, g, p, seen), q in zip(found, adjusted, strict=True)
     ]
     return sorted(tests, key=lambda test: (test.adjusted, test.p_value, -test.g))
+
+
+def _node_p_value(
+    probs: NDArray[np.float64], num_draws: int, g: float, calibrations: Calibrations
+) -> float:
+    """Return the p-value of one node; a coarse calibration will do for a good one.
+
+    The second look keeps the level, as in `fixed_budget_test`.
+    """
+    coarse = min(_COARSE, calibrations.num_samples)
+    for size in sorted({coarse, calibrations.num_samples}):
+        calibration = calibrations.of(probs, num_draws, num_samples=size)
+        p = float(calibration.single_p_values(np.array([g]))[0])
+        if p > _COARSE_ENOUGH:
+            break
+    return p
 
 
 def _as_dict(known: NextTokenLaw) -> dict[int, float]:

@@ -9,7 +9,7 @@ no worse one was found by search. Random directions are easier by about 2.5 in d
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -19,17 +19,17 @@ from scipy.optimize import brentq
 from scipy.stats import beta, chi2, ncx2
 
 from draftproof.errors import ConfigError
-from draftproof.evidence.calibration import Calibration, Calibrations, discrepancies, seed_of
+from draftproof.evidence.calibration import Calibrations, discrepancies, seed_of
+from draftproof.evidence.directions import half_mass_shift, random_shift
 from draftproof.evidence.joint_law import JointLaw
 
 __all__ = [
     "Power",
+    "alarms",
     "draws_needed",
-    "half_mass_shift",
+    "draws_to_detect",
     "noncentrality",
     "power_of_fixture",
-    "power_of_law",
-    "random_shift",
     "smallest_detectable",
 ]
 
@@ -101,7 +101,7 @@ def draws_needed(num_outcomes: int, tv: float, alpha: float = 1e-3, power: float
     -------
     int
         From the chi-squared distance ``4 tv**2`` of a half-mass shift. A plan, not a
-        promise: `power_of_law` simulates what the real fixture does.
+        promise: `power_of_fixture` simulates what the real fixture does.
 
     Raises
     ------
@@ -114,184 +114,117 @@ def draws_needed(num_outcomes: int, tv: float, alpha: float = 1e-3, power: float
     return math.ceil(noncentrality(num_outcomes - 1, alpha, power) / (4 * tv**2))
 
 
-def half_mass_shift(
-    probs: NDArray[np.float64], tv: float, rng: np.random.Generator
-) -> NDArray[np.float64] | None:
-    """Move mass, in proportion, into a random set that holds about half of it.
-
-    Parameters
-    ----------
-    probs : ndarray of float64, shape (K,)
-        The law.
-    tv : float
-        Mass that moves.
-    rng : numpy.random.Generator
-        Chooses the set.
-
-    Returns
-    -------
-    ndarray of float64, shape (K,), or None
-        The biased law; None where no random set came within 0.1 of half the mass and
-        could take the shift.
-    """
-    for _ in range(50):
-        order = rng.permutation(len(probs))
-        mass = np.cumsum(probs[order])
-        size = int(np.abs(mass - 0.5).argmin()) + 1
-        share = float(mass[size - 1])
-        if size < len(probs) and abs(share - 0.5) <= 0.1 and tv < 1 - share:
-            grown = np.zeros(len(probs), dtype=bool)
-            grown[order[:size]] = True
-            return np.where(grown, probs * (1 + tv / share), probs * (1 - tv / (1 - share)))
-    return None
-
-
-def random_shift(
-    probs: NDArray[np.float64], tv: float, rng: np.random.Generator
-) -> NDArray[np.float64] | None:
-    """Bend a law by independent random amounts, each in proportion to its cell.
-
-    Parameters
-    ----------
-    probs : ndarray of float64, shape (K,)
-        The law.
-    tv : float
-        Size of the bias.
-    rng : numpy.random.Generator
-        Chooses the direction.
-
-    Returns
-    -------
-    ndarray of float64, shape (K,), or None
-        The biased law; None where none of 50 directions leaves all cells positive.
-    """
-    for _ in range(50):
-        bend = rng.normal(size=len(probs)) * probs
-        bend -= probs * bend.sum()
-        size = float(np.abs(bend).sum() / 2)
-        if size > 0:
-            shifted = probs + bend * (tv / size)
-            if shifted.min() >= 0:
-                return shifted
-    return None
-
-
 Shift = Callable[[NDArray[np.float64], float, np.random.Generator], "NDArray[np.float64] | None"]
 
 
-def power_of_law(
-    biased: NDArray[np.float64],
-    law: JointLaw,
-    num_draws: int,
-    calibration: Calibration,
-    alpha: float,
-    rng: np.random.Generator,
-    repeats: int = 1000,
-) -> float:
-    """Return how often draws of a biased law raise the alarm.
+def alarms(p_values: NDArray[np.float64], alpha: float) -> NDArray[np.bool_]:
+    """Return which simulated audits raise the alarm.
 
     Parameters
     ----------
-    biased : ndarray of float64, shape (K,)
-        The law of the draws.
-    law : JointLaw
-        The law they are tested against.
-    num_draws : int
-        Draws of one audit.
-    calibration : Calibration
-        Of ``law`` and ``num_draws``.
+    p_values : ndarray of float64, shape (R, M)
+        P-values of M prompts in R audits.
     alpha : float
-        False-alarm rate.
-    rng : numpy.random.Generator
-        Draws.
-    repeats : int, default 1000
-        Simulated audits.
+        False-alarm rate of an audit.
 
     Returns
     -------
-    float
-        A share of ``repeats``.
+    ndarray of bool, shape (R,)
+        As `draftproof.evidence.fixed_budget.combine` decides.
     """
-    counts = rng.multinomial(num_draws, biased / biased.sum(), repeats)
-    return float((calibration.p_values(*discrepancies(counts, law.probs)) <= alpha).mean())
+    prompts = p_values.shape[1]
+    if prompts == 1:
+        single: NDArray[np.bool_] = p_values[:, 0] <= alpha
+        return single
+    fisher = chi2.sf(-2 * np.log(p_values).sum(axis=1), 2 * prompts)
+    rejected: NDArray[np.bool_] = np.minimum(p_values.min(axis=1) * prompts, fisher) <= alpha / 2
+    return rejected
 
 
 def power_of_fixture(
-    law: JointLaw,
-    num_draws: int,
+    laws: Sequence[JointLaw],
+    draws: Sequence[int],
     tv: float,
     calibrations: Calibrations,
     alpha: float = 1e-3,
     *,
     directions: int = 16,
     repeats: int = 500,
-    stream: int = 0,
 ) -> Power:
-    """Simulate the audit of this very law under biases of one size.
+    """Simulate the audit of these very laws under biases of one size.
 
     Parameters
     ----------
-    law : JointLaw
-        The law.
-    num_draws : int
-        Draws of the audit.
+    laws : sequence of JointLaw, length M
+        The reference of each prompt; all are biased, each in its own direction.
+    draws : sequence of int, length M
+        Draws of each prompt.
     tv : float
         Size of the bias.
     calibrations : Calibrations
-        The calibrations of the run.
+        The calibrations of the run; prompt ``i`` uses stream ``i``.
     alpha : float, default 0.001
         False-alarm rate.
     directions : int, default 16
         How many worst and how many random directions.
     repeats : int, default 500
         Simulated audits for each.
-    stream : int, default 0
-        Stream of the calibration.
 
     Returns
     -------
     Power
         Zero where no direction of that size is possible, as for a law that is certain.
+        A prompt that cannot be biased by so much follows its reference.
     """
-    calibration = calibrations.of(law.probs, num_draws, stream=stream)
-    rng = seed_of(calibrations.seed, "power", law.digest(), num_draws)
+    names = [(law.digest(), n) for law, n in zip(laws, draws, strict=True)]
+    rng = seed_of(calibrations.seed, "power", repr(names))
 
     def rates(shift: Shift) -> list[float]:
-        found = (shift(law.probs, tv, rng) for _ in range(directions))
-        return [
-            power_of_law(biased, law, num_draws, calibration, alpha, rng, repeats)
-            for biased in found
-            if biased is not None
-        ]
+        found = []
+        for _ in range(directions):
+            biased = [shift(law.probs, tv, rng) for law in laws]
+            if any(row is not None for row in biased):
+                p = [
+                    calibrations.of(law.probs, n, stream=i).p_values(
+                        *discrepancies(rng.multinomial(n, _law_of(row, law), repeats), law.probs)
+                    )
+                    for i, (law, n, row) in enumerate(zip(laws, draws, biased, strict=True))
+                ]
+                found.append(float(alarms(np.stack(p, axis=1), alpha).mean()))
+        return found
 
     worst, random = rates(half_mass_shift), rates(random_shift)
+    mean_random = float(np.mean(random)) if random else 0.0
     if not worst:
-        return Power(tv, 0.0, 0.0, float(np.mean(random)) if random else 0.0, 0)
+        return Power(tv, 0.0, 0.0, mean_random, 0)
     hits = round(min(worst) * repeats)
     low = float(beta.ppf(0.01 / len(worst), hits, repeats - hits + 1)) if hits else 0.0
-    mean_random = float(np.mean(random)) if random else math.nan
     return Power(tv, min(worst), low, mean_random, len(worst))
 
 
+def _law_of(biased: NDArray[np.float64] | None, law: JointLaw) -> NDArray[np.float64]:
+    probs: NDArray[np.float64] = law.probs if biased is None else biased / biased.sum()
+    return probs
+
+
 def smallest_detectable(
-    law: JointLaw,
-    num_draws: int,
+    laws: Sequence[JointLaw],
+    draws: Sequence[int],
     calibrations: Calibrations,
     alpha: float = 1e-3,
     power: float = 0.99,
     *,
     directions: int = 8,
     repeats: int = 500,
-    stream: int = 0,
 ) -> float:
     """Return the smallest bias that the audit sees with a stated probability.
 
     Parameters
     ----------
-    law : JointLaw
-        The law.
-    num_draws : int
-        Draws of the audit.
+    laws : sequence of JointLaw, length M
+        The reference of each prompt; a bias is one that all share in size.
+    draws : sequence of int, length M
+        Draws of each prompt.
     calibrations : Calibrations
         The calibrations of the run.
     alpha : float, default 0.001
@@ -302,8 +235,6 @@ def smallest_detectable(
         Worst directions at each size.
     repeats : int, default 500
         Simulated audits for each.
-    stream : int, default 0
-        Stream of the calibration.
 
     Returns
     -------
@@ -311,19 +242,18 @@ def smallest_detectable(
         To three per cent; 1 where no bias below one half is seen, or none could be
         realised.
     """
-    if num_draws == 0 or len(law) < 2:
+    if not any(n and len(law) > 1 for law, n in zip(laws, draws, strict=True)):
         return 1.0
 
     @cache
     def seen(tv: float) -> float:
-        found = power_of_fixture(
-            law, num_draws, tv, calibrations, alpha,
-            directions=directions, repeats=repeats, stream=stream,
-        )  # fmt: skip
-        return found.worst
+        return power_of_fixture(
+            laws, draws, tv, calibrations, alpha, directions=directions, repeats=repeats
+        ).worst
 
-    guess = math.sqrt(noncentrality(len(law) - 1, alpha, power) / (4 * num_draws))
-    low, high = guess / 4, guess
+    widest = max(len(law) for law in laws)
+    guess = math.sqrt(noncentrality(widest - 1, alpha, power) / (4 * max(sum(draws), 1)))
+    low, high = min(guess, 0.4) / 4, min(guess, 0.4)
     while seen(high) < power:
         low, high = high, high * 1.3
         if high > 0.5:
@@ -331,6 +261,65 @@ def smallest_detectable(
     while high / low > 1.03:
         middle = math.sqrt(low * high)
         if seen(middle) >= power:
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def draws_to_detect(
+    law: JointLaw,
+    biased: NDArray[np.float64],
+    calibrations: Calibrations,
+    alpha: float = 1e-3,
+    power: float = 0.99,
+    *,
+    repeats: int = 500,
+    most: int = 4_000_000,
+) -> int | None:
+    """Return how many draws of one biased law raise the alarm with a probability.
+
+    Parameters
+    ----------
+    law : JointLaw
+        The reference.
+    biased : ndarray of float64, shape (K,) or (K + 1,)
+        The law of the draws; a last entry beyond K is the mass of impossible outcomes,
+        one of which is an alarm by itself.
+    calibrations : Calibrations
+        The calibrations of the run.
+    alpha : float, default 0.001
+        False-alarm rate.
+    power : float, default 0.99
+        Alarm rate wanted.
+    repeats : int, default 500
+        Simulated audits at each number of draws.
+    most : int, default 4000000
+        Where the search ends.
+
+    Returns
+    -------
+    int or None
+        To five per cent; None if ``most`` draws are too few.
+    """
+    size = len(law)
+    row = np.append(biased, np.zeros(size + 1 - len(biased)))
+
+    def is_enough(n: int) -> bool:
+        rng = seed_of(calibrations.seed, "detect", law.digest(), row.tobytes(), n)
+        counts = rng.multinomial(n, row / row.sum(), repeats)
+        p = calibrations.of(law.probs, n).p_values(*discrepancies(counts[:, :size], law.probs))
+        return bool(((p <= alpha) | (counts[:, size] > 0)).mean() >= power)
+
+    high = 16
+    while not is_enough(high):
+        high *= 2
+        if high > most:
+            return None
+    low = high // 2
+    while high - low > max(1, 0.05 * high):
+        middle = (low + high) // 2
+        if is_enough(middle):
             high = middle
         else:
             low = middle

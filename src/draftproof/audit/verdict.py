@@ -1,0 +1,264 @@
+"""From evidence to a verdict: exact, biased, or not enough evidence."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from draftproof.audit.acceptance import AcceptanceAudit, RoundLog, audit_acceptance, most_accepted
+from draftproof.audit.diagnose import Diagnosis, candidates_of, diagnose
+from draftproof.audit.evidence_file import Evidence, PromptEvidence, shown
+from draftproof.evidence.calibration import Calibrations
+from draftproof.evidence.estimate import TvEstimate, estimate_tv
+from draftproof.evidence.fixed_budget import (
+    CombinedTest,
+    FixedBudgetTest,
+    combine,
+    fixed_budget_test,
+)
+from draftproof.evidence.independence import DependenceTest, serial_test
+from draftproof.evidence.localise import NodeTest, localise
+from draftproof.evidence.power import Power, power_of_fixture, smallest_detectable
+
+__all__ = ["Verdict", "judge"]
+
+#: Prefixes that a verdict names.
+_NAMED_NODES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What an audit found.
+
+    Parameters
+    ----------
+    verdict : str
+        ``"exact"``: no bias was seen, and one of the planned size would have been.
+        ``"biased"``: the law is refuted. ``"not enough evidence"``: neither.
+    reason : str
+        One sentence.
+    alpha : float
+        Chance that a decoder that is exact is called biased.
+    p_value : float
+        Of all prompts together; 0 after an impossible outcome.
+    combined : CombinedTest
+        How prompts were combined.
+    tests : tuple of FixedBudgetTest
+        Each prompt alone.
+    estimates : tuple of TvEstimate
+        Size of the bias of each prompt, with its interval.
+    power : Power
+        What a bias of the planned size in all prompts would have done.
+    smallest_shared : float
+        The smallest bias that would have been seen, with the planned power, if all
+        prompts had it.
+    smallest_single : float
+        The same if one prompt alone had it.
+    worst_nodes : tuple of NodeTest
+        Where a bias was found: where the worst prompt is wrong, the strongest evidence
+        first.
+    diagnosis : Diagnosis, optional
+        Which fault it is, where a bias was found and the tables are known.
+    acceptance : AcceptanceAudit, optional
+        Measured acceptance, where rounds were reported.
+    dependence : tuple of DependenceTest
+        Whether draws were independent, where their order is known.
+    findings : tuple of str
+        In words, most important first.
+    """
+
+    verdict: str
+    reason: str
+    alpha: float
+    p_value: float
+    combined: CombinedTest
+    tests: tuple[FixedBudgetTest, ...]
+    estimates: tuple[TvEstimate, ...]
+    power: Power
+    smallest_shared: float
+    smallest_single: float
+    worst_nodes: tuple[NodeTest, ...]
+    diagnosis: Diagnosis | None
+    acceptance: AcceptanceAudit | None
+    dependence: tuple[DependenceTest, ...]
+    findings: tuple[str, ...] = field(default=())
+
+    @property
+    def exit_code(self) -> int:
+        """0 exact, 1 biased, 3 not enough evidence."""
+        return {"exact": 0, "biased": 1}.get(self.verdict, 3)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain lists, numbers and strings."""
+        found: dict[str, Any] = shown(asdict(self))
+        return found
+
+
+def judge(evidence: Evidence) -> Verdict:
+    """Compute a verdict; a pure function of the evidence.
+
+    Parameters
+    ----------
+    evidence : Evidence
+        Laws, counts, logs and plan.
+
+    Returns
+    -------
+    Verdict
+        Every statistic again from the counts.
+    """
+    plan, prompts = evidence.plan, evidence.prompts
+    calibrations = Calibrations(plan.calibration_samples, plan.seed)
+    fine = plan.alpha / (2 * len(prompts)) if len(prompts) > 1 else 0.0
+    tests = tuple(
+        fixed_budget_test(p.law, p.counts, calibrations, stream=i, refine_below=fine)
+        for i, p in enumerate(prompts)
+    )
+    combined = combine([test.p_value for test in tests])
+    worst = prompts[combined.worst]
+    acceptance = _acceptance(evidence)
+    dependence = tuple(
+        serial_test(p.serial, seed=plan.seed) for p in prompts if p.serial is not None
+    )
+    shared, single, power = _sensitivity(evidence, calibrations)
+    nodes: tuple[NodeTest, ...] = ()
+    diagnosis = None
+    if combined.rejects(plan.alpha):
+        nodes = tuple(localise(worst.law, worst.counts, calibrations)[:_NAMED_NODES])
+        diagnosis = _diagnosis(worst, calibrations)
+    dependent = any(test.p_value <= plan.alpha for test in dependence)
+    verdict, reason = _decide(evidence, combined, tests, acceptance, dependent, shared)
+    return Verdict(
+        verdict,
+        reason,
+        plan.alpha,
+        combined.p_value,
+        combined,
+        tests,
+        tuple(estimate_tv(p.law, p.counts, seed=plan.seed) for p in prompts),
+        power,
+        shared,
+        single,
+        nodes,
+        diagnosis,
+        acceptance,
+        dependence,
+        _findings(verdict, acceptance, dependent, diagnosis),
+    )
+
+
+def _sensitivity(evidence: Evidence, calibrations: Calibrations) -> tuple[float, float, Power]:
+    """Return what the audit sees: a shared bias, one of a single prompt, one as planned."""
+    plan = evidence.plan
+    laws = [prompt.law for prompt in evidence.prompts]
+    draws = [prompt.counts.num_draws for prompt in evidence.prompts]
+    shared = smallest_detectable(laws, draws, calibrations, plan.alpha, plan.power)
+    power = power_of_fixture(laws, draws, plan.tv, calibrations, plan.alpha)
+    if len(laws) == 1:
+        return shared, shared, power
+    # The prompt where a bias is hardest to see: most outcomes for its draws.
+    weakest = max(range(len(laws)), key=lambda i: math.sqrt(len(laws[i])) / max(draws[i], 1))
+    level = plan.alpha / (2 * len(laws))
+    samples = max(plan.calibration_samples, math.ceil(6 / level))
+    alone = Calibrations(samples, plan.seed)
+    single = smallest_detectable([laws[weakest]], [draws[weakest]], alone, level, plan.power)
+    return shared, single, power
+
+
+def _acceptance(evidence: Evidence) -> AcceptanceAudit | None:
+    """Pool the rounds of all prompts, each against the optimum of its own text."""
+    logs = [prompt.rounds for prompt in evidence.prompts if prompt.rounds is not None]
+    if not logs:
+        return None
+    promised: list[float] = []
+    ceiling: list[float] = []
+    for prompt in evidence.prompts:
+        if prompt.rounds is None:
+            continue
+        expected = {
+            kappa: _optima(evidence, prompt, kappa) for kappa in set(prompt.rounds.drafted) if kappa
+        }
+        for drafted in prompt.rounds.drafted:
+            if drafted:
+                promised.append(expected[drafted][0])
+                ceiling.append(expected[drafted][1])
+    pooled = RoundLog(
+        tuple(n for log in logs for n in log.drafted),
+        tuple(n for log in logs for n in log.accepted),
+        tuple(n for log in logs for n in log.emitted),
+        tuple(flag for log in logs for flag in log.cut),
+    )
+    return audit_acceptance(pooled, promised or math.nan, ceiling or math.nan, evidence.plan.alpha)
+
+
+def _optima(evidence: Evidence, prompt: PromptEvidence, kappa: int) -> tuple[float, float]:
+    if prompt.model is None:
+        return math.nan, math.nan
+    tables = prompt.model.tables(prompt.law.eos_token_ids)
+    ceiling = most_accepted(tables, kappa, "block")
+    promised = most_accepted(tables, kappa, evidence.rule) if evidence.rule else math.nan
+    return promised, ceiling
+
+
+def _diagnosis(prompt: PromptEvidence, calibrations: Calibrations) -> Diagnosis | None:
+    if prompt.model is None:
+        return None
+    model = prompt.model
+    candidates = candidates_of(
+        model.tables(prompt.law.eos_token_ids),
+        prompt.law,
+        model.kappa,
+        max_speculative_rounds=model.max_speculative_rounds,
+    )
+    return diagnose(prompt.law, prompt.counts, candidates, calibrations)
+
+
+def _decide(
+    evidence: Evidence,
+    combined: CombinedTest,
+    tests: tuple[FixedBudgetTest, ...],
+    acceptance: AcceptanceAudit | None,
+    is_dependent: bool,
+    smallest: float,
+) -> tuple[str, str]:
+    plan = evidence.plan
+    impossible = sum(test.num_impossible for test in tests)
+    if impossible:
+        return "biased", f"{impossible} draws that the reference law cannot give"
+    if is_dependent:
+        return "not enough evidence", "the draws depend on each other and may not be pooled"
+    if combined.rejects(plan.alpha):
+        return "biased", f"p = {combined.p_value:.2g}, at most {plan.alpha:g} was allowed"
+    if evidence.expects_speculation and acceptance and not acceptance.num_drafted:
+        return "not enough evidence", "nothing was drafted: plain decoding was audited"
+    if smallest > plan.tv:
+        size = f"a bias of TV {smallest:.3g} or more"
+        return "not enough evidence", f"only {size} would have been seen, {plan.tv:g} was asked for"
+    return "exact", (
+        f"p = {combined.p_value:.2g}; a bias of TV {smallest:.3g} would have been seen with "
+        f"probability {plan.power:g}"
+    )
+
+
+def _findings(
+    verdict: str,
+    acceptance: AcceptanceAudit | None,
+    is_dependent: bool,
+    diagnosis: Diagnosis | None,
+) -> tuple[str, ...]:
+    found = []
+    if is_dependent:
+        found.append("draws depend on each other")
+    if diagnosis is not None:
+        size = (
+            "" if math.isnan(diagnosis.value) else f" {diagnosis.parameter} {diagnosis.value:.3g}"
+        )
+        found.append(f"best explanation: {diagnosis.name}{size}")
+    for finding in acceptance.findings if acceptance else ():
+        if finding == "slower than the rule" and verdict == "exact":
+            finding = "exact but slow"
+        elif finding == "faster than any exact rule":
+            finding = "fast because biased"
+        found.append(finding)
+    return tuple(found)

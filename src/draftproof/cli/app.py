@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from draftproof.cli import calibrate, demo, generate, models
+from draftproof.cli import calibrate, demo, generate, models, plan
 from draftproof.cli.context import CliContext
 from draftproof.errors import DraftproofError
 
@@ -84,6 +84,7 @@ def _root(
 app.command("generate")(generate.generate)
 app.command("demo")(demo.demo)
 app.command("calibrate")(calibrate.calibrate)
+app.command("plan")(plan.plan)
 app.add_typer(models.app, name="models")
 
 

@@ -43,10 +43,10 @@ def calibrate(
     ] = "1,2,3,4,6,9",
     contexts: Annotated[
         str, typer.Option("--contexts", help="Cached tokens per row to measure.")
-    ] = "64,512",
+    ] = "32,384",
     budget: Annotated[
         float, typer.Option("--budget", help="Seconds to spend on passes of the target.")
-    ] = 45.0,
+    ] = 40.0,
     output: Annotated[
         Path | None,
         typer.Option("-o", "--output", help="The profile; in the user's cache by default."),

@@ -38,7 +38,7 @@ class CalibrationGrid:
 
     batches: tuple[int, ...] = (1, 2, 4, 8, 16)
     widths: tuple[int, ...] = (1, 2, 3, 4, 6, 9)
-    contexts: tuple[int, ...] = (64, 512)
+    contexts: tuple[int, ...] = (32, 384)
     budget_s: float = 60.0
     most_rounds: int = 15
     seed: int = 0

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
 
 from draftproof.errors import ConfigError
 from draftproof.planner.acceptance import SurvivalCurve, iid_break_even
@@ -377,21 +379,29 @@ def _crossing(
 def _schedule(
     cost: RoundCost, curve: SurvivalCurve, largest: int, max_kappa: int, context: float
 ) -> tuple[tuple[int, int, int], ...]:
-    """Return ranges of batches with their best kappa; every size up to 64, then coarser."""
+    """Return ranges of batches with their best kappa, from 1 to the largest batch.
+
+    Every size up to 64 is tried, then 64 per doubling; boundaries are bisected.
+    """
+
+    @cache
+    def best(batch: int) -> int:
+        return best_kappa(cost, curve, batch, max_kappa, context)
+
     starts = [1]
     while starts[-1] < largest:
-        starts.append(starts[-1] + max(1, starts[-1] // 64))
-    ranges: list[tuple[int, int, int]] = []
-    for place, start in enumerate(starts):
-        end = starts[place + 1] - 1 if place + 1 < len(starts) else largest
-        end = min(end, largest)
-        if start > largest:
-            break
-        best = best_kappa(cost, curve, start, max_kappa, context)
-        if ranges and ranges[-1][2] == best:
-            ranges[-1] = (ranges[-1][0], end, best)
-        else:
-            ranges.append((start, end, best))
+        starts.append(min(largest, starts[-1] + max(1, starts[-1] // 64)))
+    ranges = [(1, 1, best(1))]
+    for start, end in pairwise(starts):
+        if best(end) == best(start):
+            ranges[-1] = (ranges[-1][0], end, best(start))
+            continue
+        low, high = start, end
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if best(middle) == best(start) else (low, middle)
+        ranges[-1] = (ranges[-1][0], low, best(start))
+        ranges.append((high, end, best(end)))
     return tuple(ranges)
 
 
@@ -401,23 +411,32 @@ def _reason(plans: Sequence[BatchPlan], survival: SurvivalEstimate) -> str:
         best = max(gaining, key=lambda plan: plan.best_point.speedup)
         point = best.best_point
         return (
-            f"{point.kappa} drafts commit {point.tokens:.2f} tokens for "
+            f"{_drafts(point.kappa)} per row {_verb(point.kappa)} {point.tokens:.2f} tokens for "
             f"{point.break_even_tokens:.2f} times the cost of a plain step at batch {best.batch}"
         )
     plan = plans[0]
     point = max(plan.points[1:], key=lambda each: each.speedup)
     if point.break_even_alpha is None:
         return (
-            f"even full acceptance does not pay: at batch {plan.batch} a round of {point.kappa} "
-            f"drafts costs {point.break_even_tokens:.2f} plain steps and commits at most "
+            f"even full acceptance does not pay: at batch {plan.batch} a round of "
+            f"{_drafts(point.kappa)} costs {point.break_even_tokens:.2f} plain steps and commits at most "
             f"{point.kappa + 1} tokens"
         )
     if point.tokens < point.break_even_tokens:
         first = survival.curve.rates[0]
         return (
-            f"acceptance is too low: {point.kappa} drafts commit {point.tokens:.2f} tokens and "
-            f"cost {point.break_even_tokens:.2f} plain steps at batch {plan.batch} "
+            f"acceptance is too low: {_drafts(point.kappa)} per row "
+            f"{_verb(point.kappa)} {point.tokens:.2f} tokens for "
+            f"{point.break_even_tokens:.2f} plain steps at batch {plan.batch} "
             f"(first position {first:.2f}; a constant rate of {point.break_even_alpha:.2f} would "
             "break even)"
         )
-    return f"the gain of {point.kappa} drafts is below {MIN_GAIN:.1%}"
+    return f"the gain of {_drafts(point.kappa)} is below {MIN_GAIN:.1%}"
+
+
+def _drafts(kappa: int) -> str:
+    return "1 draft" if kappa == 1 else f"{kappa} drafts"
+
+
+def _verb(kappa: int) -> str:
+    return "commits" if kappa == 1 else "commit"

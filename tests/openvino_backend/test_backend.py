@@ -153,12 +153,9 @@ def test_wrong_rows_are_refused_and_change_nothing(llama, seq, tokens, row, mess
     assert llama.backend.length(seq) == 3
 
 
-def test_trees_and_wild_logit_rows_are_refused(llama, seq):
+def test_wild_logit_rows_are_refused(llama, seq):
     ids, begins = np.zeros(2, np.int32), np.array([0, 2], np.int32)
     positions = np.arange(2, dtype=np.int32)
-    tree = FlatBatch((seq,), begins, ids, positions, positions, parents=positions - 1)
-    with pytest.raises(InvariantError, match="tree"):
-        llama.backend.forward(tree)
     for wild in (-1, 2):
         rows = np.array([wild], np.int32)
         with pytest.raises(InvariantError, match="logits of rows"):

@@ -69,3 +69,22 @@ def test_plain_decoding_equals_verification_to_the_bit(smollm2_gguf, tmp_path_fa
     plain = score(backend, tokens, [40, *[1] * 16])
     for widths in ([40, 16], [40, 5, 5, 6], [40, 2, 13, 1]):
         assert np.array_equal(score(backend, tokens, widths), plain)
+
+
+@pytest.mark.parametrize("precision", ["f32", "int8"])
+def test_trees_equal_plain_decoding_to_the_bit(smollm2_gguf, tmp_path_factory, precision):
+    cache = tmp_path_factory.getbasetemp() / "smollm2"
+    folder = prepare(smollm2_gguf, precision, cache)
+    backend = load_openvino(folder, kv_cache_bytes=128 << 20, deterministic=True)
+    rng = np.random.default_rng(8)
+    text, row = (rng.integers(0, 49152, count).tolist() for count in (60, 10))
+    parents = [-1, 0, 0, 1, 1, 2, 3, 3, 5, 6]
+    seq = backend.open()
+    backend.forward(FlatBatch.from_rows([Row(seq, text, 0, 0)]))
+    found = backend.forward(FlatBatch.from_rows([Row(seq, row, 60, 10, parents)])).copy()
+    for node in range(10):
+        line, at = [], node
+        while at >= 0:
+            line, at = [row[at], *line], parents[at]
+        plain = score(backend, text + line, [60, *[1] * len(line)])
+        assert np.array_equal(found[node], plain[-1])

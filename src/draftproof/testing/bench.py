@@ -72,6 +72,7 @@ class BackendBench:
     seed: int = 0
     difference: float = 0.0
     rng: np.random.Generator = field(init=False)
+    _reference: ModelBackend | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         """Start the stream of tokens."""
@@ -131,9 +132,16 @@ class BackendBench:
         )
 
     def prefill(self, token_ids: Sequence[int]) -> Logits:
-        """Score the last position of a text in one pass of a fresh backend, (1, V)."""
-        backend = self.make_backend()
-        return self.feed(backend, Feed(backend.open(), token_ids, 1))[0]
+        """Score the last position of a text in one pass of a fresh sequence, (1, V).
+
+        The sequences live one after another in a backend that does nothing else.
+        """
+        if self._reference is None:
+            self._reference = self.make_backend()
+        sequence_id = self._reference.open()
+        logits = self.feed(self._reference, Feed(sequence_id, token_ids, 1))[0]
+        self._reference.close(sequence_id)
+        return logits
 
     def expect_length(self, backend: ModelBackend, sequence_id: int, length: int) -> None:
         """Raise unless a sequence has a length."""

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from draftproof.backends.openvino.branches import branch_passes
 from draftproof.backends.openvino.rows import pass_tables
 from draftproof.backends.openvino.runner import GraphRunner
 from draftproof.cache import CacheUsage, PageCopy, PagedCache
@@ -42,7 +44,9 @@ class OpenVINOBackend:
         divides well; those are cut off and can never be drawn.
     deterministic : bool
         Pad small passes, so that the logits of a token do not depend on how many
-        tokens travel with it; see `draftproof.backends.openvino.rows`.
+        tokens travel with it; see `draftproof.backends.openvino.rows`. Rows that
+        branch are scored path by path then, on scratch pages of the runner, so that
+        the same holds for them; see `draftproof.backends.openvino.branches`.
     """
 
     def __init__(
@@ -78,6 +82,7 @@ class OpenVINOBackend:
             precision=precision,
             kv_bytes_per_token=runner.bytes_per_page // runner.page_size,
             page_size=runner.page_size if prefix_caching else 0,
+            trees=runner.trees and bool(runner.scratch or not deterministic),
         )
 
     @property
@@ -117,9 +122,19 @@ class OpenVINOBackend:
         """Make room for more tokens; False when there is none."""
         return self._cache.reserve(sequence_id, num_tokens)
 
-    def truncate(self, sequence_id: int, length: int) -> None:
-        """Drop the cached tokens from position ``length`` on."""
-        self._cache.truncate(sequence_id, length)
+    def truncate(self, sequence_id: int, length: int, keep: Sequence[int] = ()) -> None:
+        """Drop the cached tokens from position ``length`` on.
+
+        Parameters
+        ----------
+        sequence_id : int
+            The sequence.
+        length : int
+            How many slots stay in place.
+        keep : sequence of int
+            Rising slots of the rest of one path of a row that branched.
+        """
+        self._runner.move_slots(self._cache.truncate(sequence_id, length, keep))
 
     def commit(self, sequence_id: int) -> None:
         """Declare all cached tokens of a sequence final."""
@@ -135,7 +150,8 @@ class OpenVINOBackend:
         Parameters
         ----------
         batch : FlatBatch
-            Chain rows, each starting at the cached length of its sequence.
+            Rows that start at the cached length of their sequence; they may branch
+            where ``info.trees`` says so.
 
         Returns
         -------
@@ -149,18 +165,19 @@ class OpenVINOBackend:
         CapacityError
             If there is no room; nothing is appended.
         InvariantError
-            If a row does not start at the cached length of its sequence, is a tree, or
-            holds a token that the model does not know; nothing is appended.
+            If a row does not start at the cached length of its sequence, is a tree that
+            the runtime cannot score or that has wrong positions, or holds a token that
+            the model does not know; nothing is appended.
         BackendError
             If the runtime fails; nothing is appended.
         """
         past_lens = self._cache.lengths(batch.sequence_ids)
         counts = np.diff(batch.row_begins)
-        context = past_lens + counts
         if not len(counts):
             return np.empty((0, self._info.vocab_size), dtype=np.float32)
         self._check(batch, past_lens, counts)
-        longest = int(context.max())
+        # In a tree a token may stand at a lower position than its slot.
+        longest = int(batch.positions.max()) + 1
         if longest > self._info.context_length:
             msg = f"{longest} tokens in one sequence, expected at most {self._info.context_length}"
             raise ContextOverflowError(msg)
@@ -168,15 +185,31 @@ class OpenVINOBackend:
         try:
             self._copy_pages()
             table = self._cache.block_table(batch.sequence_ids)
-            size, least = self._runner.page_size, self._least_tokens
-            logits = self._runner.run(pass_tables(batch, past_lens, table, size, least))
-            wanted = logits[: len(batch.logits_rows), : self._info.vocab_size]
+            wanted = self._run(batch, past_lens, table)[:, : self._info.vocab_size]
             wanted.flags.writeable = False
             return wanted
         except BaseException:
             for sequence_id, length in zip(batch.sequence_ids, past_lens.tolist(), strict=True):
                 self._cache.truncate(sequence_id, length)
             raise
+
+    def _run(
+        self, batch: FlatBatch, past_lens: NDArray[np.int32], table: tuple[Any, Any]
+    ) -> NDArray[np.float32]:
+        """Score the wanted tokens in one pass, or in a few where paths have own pages."""
+        size, least = self._runner.page_size, self._least_tokens
+        count = len(batch.logits_rows)
+        if batch.parents is None or not self._runner.scratch:
+            return self._runner.run(pass_tables(batch, past_lens, table, size, least))[:count]
+        scratch = self._runner.scratch
+        logits = np.empty((count, self._runner.vocab_size), dtype=np.float32)
+        for part in branch_passes(batch, past_lens, table, size, least, scratch):
+            for copy in part.copies:
+                self._runner.copy_page(copy)
+            found = self._runner.run(part.tables)
+            logits[part.places] = found[: len(part.places)]
+            self._runner.move_slots(part.moves)
+        return logits
 
     def _copy_pages(self) -> None:
         """Make the copies that the books promise, each one exactly once.
@@ -200,16 +233,19 @@ class OpenVINOBackend:
                 raise CapacityError(msg)
         begins = batch.row_begins.tolist()
         for row, sequence_id in enumerate(batch.sequence_ids):
-            self._cache.append(sequence_id, batch.token_ids[begins[row] : begins[row + 1]])
+            piece = slice(begins[row], begins[row + 1])
+            parents = None
+            if batch.parents is not None:
+                parents = [-1, *(batch.parents[piece][1:] - piece.start).tolist()]
+            self._cache.append(sequence_id, batch.token_ids[piece], parents)
 
     def _check(
         self, batch: FlatBatch, past_lens: NDArray[np.int32], counts: NDArray[np.int32]
     ) -> None:
         """Refuse a batch that would write to the wrong place or read past a table."""
-        if batch.parents is not None:
-            raise InvariantError("a tree was passed; this backend scores chains only")
-        expected = np.arange(len(batch), dtype=np.int32)
-        expected += np.repeat(past_lens - batch.row_begins[:-1], counts)
+        if batch.parents is not None and not self._info.trees:
+            raise InvariantError("a tree was passed; this runtime scores chains only")
+        expected = _positions(batch, past_lens, counts)
         if not np.array_equal(batch.positions, expected):
             wrong = int(np.argmax(batch.positions != expected))
             msg = f"token {wrong} has position {batch.positions[wrong]}, expected {expected[wrong]}"
@@ -221,3 +257,22 @@ class OpenVINOBackend:
         rows = batch.logits_rows
         if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(batch):
             raise InvariantError(f"logits of rows {rows.tolist()} of {len(batch)} tokens wanted")
+
+
+def _positions(
+    batch: FlatBatch, past_lens: NDArray[np.int32], counts: NDArray[np.int32]
+) -> NDArray[np.int32]:
+    """Return where each token stands: after its parent, or after the cached ones."""
+    expected = np.arange(len(batch), dtype=np.int32)
+    expected += np.repeat(past_lens - batch.row_begins[:-1], counts)
+    if batch.parents is None:
+        return expected
+    for row in range(len(counts)):
+        begin, end = batch.row_begins[row : row + 2].tolist()
+        for token, parent in enumerate(batch.parents[begin + 1 : end].tolist(), begin + 1):
+            if not begin <= parent < token:
+                raise InvariantError(
+                    f"token {token} has parent {parent}, expected {begin} to {token - 1}"
+                )
+            expected[token] = expected[parent] + 1
+    return expected

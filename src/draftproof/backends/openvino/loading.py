@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from draftproof.backends.openvino.backend import OpenVINOBackend
+from draftproof.backends.openvino.branches import SCRATCH_PAGES
 from draftproof.backends.openvino.manifest import Manifest, read_manifest
 from draftproof.backends.openvino.runner import (
     IR_FILE,
@@ -83,7 +84,8 @@ def load_openvino(
     manifest = read_manifest(folder)
     limit = _context_limit(folder, manifest, context_length)
     room = DEFAULT_KV_CACHE_BYTES if kv_cache_bytes is None else kv_cache_bytes
-    runner = GraphRunner(compile_paged(folder, kv_precision, threads), room)
+    compiled = compile_paged(folder, kv_precision, threads)
+    runner = GraphRunner(compiled, room, SCRATCH_PAGES if deterministic else 0)
     capacity = runner.num_pages * runner.page_size
     if context_length is not None and context_length > capacity:
         raise ConfigError(

@@ -16,7 +16,7 @@ from openvino._offline_transformations import paged_attention_transformation
 
 from draftproof.errors import ModelFileError
 
-__all__ = ["BATCH_INPUTS", "last_line", "make_paged"]
+__all__ = ["BATCH_INPUTS", "TREE_INPUTS", "last_line", "make_paged"]
 
 #: Inputs of the paged graph besides the key and value pages.
 BATCH_INPUTS: Final = (
@@ -29,6 +29,10 @@ BATCH_INPUTS: Final = (
     "max_context_len",
     "rows",
 )
+#: Inputs that say which tokens of a row see which others, where the runtime has them.
+TREE_INPUTS: Final = ("qq_bias", "qq_bias_begins")
+#: First runtime whose CPU kernels were seen to heed those inputs.
+_TREES_SINCE: Final = (2026, 4)
 #: What may stand between the output layer and the logits, acting on each entry alone.
 _POINTWISE: Final = ("Convert", "Add", "Multiply", "Divide", "Tanh", "Reshape", "Squeeze")
 
@@ -36,9 +40,9 @@ _POINTWISE: Final = ("Convert", "Add", "Multiply", "Divide", "Tanh", "Reshape", 
 def make_paged(model: Any) -> None:
     """Rewrite a stateful decoder graph in place.
 
-    Afterwards the inputs are `BATCH_INPUTS` and one ``key_cache.N`` and
-    ``value_cache.N`` per layer, and the only output is ``logits`` (M, V), one row per
-    entry of ``rows``.
+    Afterwards the inputs are `BATCH_INPUTS`, `TREE_INPUTS` where the runtime knows them,
+    and one ``key_cache.N`` and ``value_cache.N`` per layer, and the only output is
+    ``logits`` (M, V), one row per entry of ``rows``.
 
     Parameters
     ----------
@@ -51,12 +55,24 @@ def make_paged(model: Any) -> None:
         If the graph is not of a form that can be paged.
     """
     try:
-        paged_attention_transformation(model)
+        if _has_trees():
+            paged_attention_transformation(model, allow_qq_bias=True)
+        else:
+            paged_attention_transformation(model)
     except RuntimeError as error:
         raise ModelFileError(f"the graph cannot be paged: {last_line(error)}") from error
     head = _output_layer(model)
     _gather_rows(model, head)
     _check_inputs(model)
+
+
+def _has_trees() -> bool:
+    """Say whether the runtime masks the tokens of a row from each other, as tried out.
+
+    Older ones have no such input, or might have one that the CPU ignores.
+    """
+    numbers = ov.__version__.split("-")[0].split(".")[:2]
+    return all(part.isdigit() for part in numbers) and tuple(map(int, numbers)) >= _TREES_SINCE
 
 
 def last_line(error: Exception) -> str:
@@ -111,7 +127,7 @@ def _check_inputs(model: Any) -> None:
     """Refuse a graph that wants something we would not know how to fill."""
     found = {str(port.get_any_name()) for port in model.inputs}
     pages = {name for name in found if name.startswith(("key_cache.", "value_cache."))}
-    for name in sorted(found - pages - set(BATCH_INPUTS)):
+    for name in sorted(found - pages - {*BATCH_INPUTS, *TREE_INPUTS}):
         raise ModelFileError(f"the graph has an input {name} that is not supported")
     for name in sorted(set(BATCH_INPUTS) - found):
         raise ModelFileError(f"the paged graph has no input {name}")

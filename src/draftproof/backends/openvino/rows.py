@@ -8,6 +8,9 @@ It also rounds like plain decoding. A token's logits are the same to the bit wha
 travels with it, with two exceptions: a pass of one token, or of fewer tokens than
 threads, which share a token's context then; and int8 weights in a pass of about a
 hundred tokens or more, which use another kernel. The first one is removed by padding.
+
+A row that branches stays in one piece, and the runtime is told which of its tokens see
+which. It costs what a chain of as many tokens costs in one piece.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from numpy.typing import NDArray
 from draftproof.backends.openvino.runner import PassTables
 from draftproof.core.types import FlatBatch
 
-__all__ = ["SPLIT_WIDTH", "pass_tables"]
+__all__ = ["SPLIT_WIDTH", "branching_rows", "pass_tables"]
 
 #: Widest row that is presented token by token. Wider ones are cheaper in one piece.
 SPLIT_WIDTH: Final = 16
@@ -40,7 +43,7 @@ def pass_tables(
     Parameters
     ----------
     batch : FlatBatch
-        Chain rows; B of them.
+        B rows.
     past_lens : ndarray of int32, shape (B,)
         Cached tokens of each row before the pass.
     page_table : tuple of ndarray of int32
@@ -61,10 +64,12 @@ def pass_tables(
     row_begins = batch.row_begins
     counts = np.diff(row_begins)
     longest = int((past_lens + counts).max())
-    wide = counts > SPLIT_WIDTH
+    branching = branching_rows(batch)
+    wide = (counts > SPLIT_WIDTH) | branching
+    sees, source = _visibility(batch, branching), np.arange(len(counts))
     if ((counts > 1) & ~wide).any():
         parts = np.where(wide, 1, counts)
-        source = np.repeat(np.arange(len(counts)), parts)
+        source = np.repeat(source, parts)
         first = np.cumsum(parts) - parts
         past_lens = past_lens[source] + (np.arange(len(source)) - first[source])
         widths = np.where(wide, counts, 1)[source]
@@ -95,7 +100,36 @@ def pass_tables(
         block_begins=page_begins.astype(np.int32),
         max_context_len=longest,
         logits_rows=wanted,
+        sees=sees,
+        sees_begins=_begins(np.where(branching, counts**2, 0)[source])
+        if len(sees)
+        else np.empty(0, dtype=np.int32),
     )
+
+
+def branching_rows(batch: FlatBatch) -> NDArray[np.bool_]:
+    """Say which rows branch, (B,); a row may bring parents and be a chain."""
+    branches = np.zeros(len(batch.row_begins) - 1, dtype=np.bool_)
+    if batch.parents is not None:
+        chain = np.arange(-1, len(batch) - 1)
+        chain[batch.row_begins[:-1]] = -1
+        bends = np.flatnonzero(batch.parents != chain)
+        branches[np.searchsorted(batch.row_begins, bends, side="right") - 1] = True
+    return branches
+
+
+def _visibility(batch: FlatBatch, branching: NDArray[np.bool_]) -> NDArray[np.uint8]:
+    """Return for each branching row which of its tokens see which, flat."""
+    parts = [np.empty(0, dtype=np.uint8)]
+    for row in np.flatnonzero(branching).tolist():
+        assert batch.parents is not None  # narrows the type
+        begin, end = batch.row_begins[row : row + 2].tolist()
+        matrix = np.eye(end - begin, dtype=np.uint8)
+        for index, parent in enumerate(batch.parents[begin:end].tolist()):
+            if index:
+                matrix[index] |= matrix[parent - begin]
+        parts.append(matrix.reshape(-1))
+    return np.concatenate(parts)
 
 
 def _begins(counts: NDArray[np.integer]) -> Ints:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -10,8 +11,8 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
-from draftproof.backends.openvino.paging import BATCH_INPUTS, last_line, make_paged
-from draftproof.cache import PageCopy
+from draftproof.backends.openvino.paging import BATCH_INPUTS, TREE_INPUTS, last_line, make_paged
+from draftproof.cache import PageCopy, SlotMove
 from draftproof.errors import BackendError, ConfigError, ModelFileError
 
 __all__ = ["IR_FILE", "GraphRunner", "KvPrecision", "PassTables", "compile_paged"]
@@ -27,7 +28,7 @@ _ALIGNMENT: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class PassTables:
-    """What one pass reads besides the pages. All arrays are int32.
+    """What one pass reads besides the pages. Arrays are int32, where nothing else is said.
 
     Parameters
     ----------
@@ -47,6 +48,12 @@ class PassTables:
         Longest row after the pass, in tokens.
     logits_rows : ndarray, shape (M,)
         Flat indices of the tokens to score.
+    sees : ndarray of uint8, shape (S,)
+        For each row that branches, n tokens long, an n by n matrix: 1 where the token of
+        the line sees the one of the column. The matrices one after another.
+    sees_begins : ndarray, shape (B + 1,) or (0,)
+        Row ``b`` has ``sees[begins[b]:begins[b + 1]]``, empty for a chain. Empty when
+        every row is a chain.
     """
 
     token_ids: NDArray[np.int32]
@@ -57,6 +64,8 @@ class PassTables:
     block_begins: NDArray[np.int32]
     max_context_len: int
     logits_rows: NDArray[np.int32]
+    sees: NDArray[np.uint8] = field(default_factory=lambda: np.empty(0, dtype=np.uint8))
+    sees_begins: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, dtype=np.int32))
 
 
 def compile_paged(folder: Path, kv_precision: KvPrecision, threads: int | None) -> Any:
@@ -113,7 +122,7 @@ class _Input:
         self._type = _numpy_type(port)
         self._held: NDArray[Any] | None = None
 
-    def put(self, values: NDArray[np.int32] | int) -> None:
+    def put(self, values: NDArray[np.integer] | int) -> None:
         """Give the input its values for the next pass."""
         extent = np.shape(values)
         if self._held is None or self._held.shape != extent:
@@ -131,6 +140,9 @@ class GraphRunner:
         A paged graph.
     kv_cache_bytes : int
         Room for keys and values. Memory is touched page by page as it is used.
+    scratch_pages : int, default 0
+        Pages past that room, for what lives within a pass; their numbers follow
+        ``num_pages``.
 
     Raises
     ------
@@ -138,11 +150,14 @@ class GraphRunner:
         If the room is smaller than one page.
     """
 
-    def __init__(self, compiled: Any, kv_cache_bytes: int) -> None:
+    def __init__(self, compiled: Any, kv_cache_bytes: int, scratch_pages: int = 0) -> None:
         self._request = compiled.create_infer_request()
         self.num_threads = int(compiled.get_property("INFERENCE_NUM_THREADS"))
         ports = {str(port.get_any_name()): port for port in compiled.inputs}
-        self._inputs = {name: _Input(self._request, ports[name]) for name in BATCH_INPUTS}
+        #: Whether rows may branch.
+        self.trees = all(name in ports for name in TREE_INPUTS)
+        names = (*BATCH_INPUTS, *TREE_INPUTS) if self.trees else BATCH_INPUTS
+        self._inputs = {name: _Input(self._request, ports[name]) for name in names}
         pages = {name: port for name, port in ports.items() if "_cache." in name}
         shapes = {name: _page_shape(name, port) for name, port in pages.items()}
         self.page_size = next(iter(shapes.values()))[1]
@@ -158,9 +173,10 @@ class GraphRunner:
                 f"{self.bytes_per_page} bytes"
             )
         self.vocab_size = int(compiled.outputs[0].get_partial_shape()[1].get_length())
+        self.scratch = range(self.num_pages, self.num_pages + scratch_pages)
         self._pages = []
         for name, port in pages.items():
-            array = _lazy_zeros((self.num_pages, *shapes[name]), _numpy_type(port))
+            array = _lazy_zeros((self.scratch.stop, *shapes[name]), _numpy_type(port))
             self._request.set_tensor(name, ov.Tensor(array, shared_memory=True))
             self._pages.append(array)
         self._logits = np.empty((0, self.vocab_size), dtype=np.float32)
@@ -176,6 +192,20 @@ class GraphRunner:
         """
         for array in self._pages:
             array[copy.dst_page] = array[copy.src_page]
+
+    def move_slots(self, moves: Sequence[SlotMove]) -> None:
+        """Copy keys and values of single tokens, in every layer, as if all at once.
+
+        Parameters
+        ----------
+        moves : sequence of SlotMove
+            No slot is written twice.
+        """
+        if not moves:
+            return
+        from_pages, from_slots, to_pages, to_slots = np.array(moves, dtype=np.intp).T
+        for array in self._pages:
+            array[to_pages, :, to_slots] = array[from_pages, :, from_slots]
 
     def run(self, tables: PassTables) -> NDArray[np.float32]:
         """Write keys and values of the tokens and score the wanted ones.
@@ -198,7 +228,7 @@ class GraphRunner:
         count = len(tables.logits_rows)
         # The output layer is not made for zero rows: one is scored, and dropped.
         rows = tables.logits_rows if count else np.zeros(1, dtype=np.int32)
-        values: dict[str, NDArray[np.int32] | int] = {
+        values: dict[str, NDArray[np.integer] | int] = {
             "input_ids": tables.token_ids,
             "position_ids": tables.positions,
             "past_lens": tables.past_lens,
@@ -208,6 +238,8 @@ class GraphRunner:
             "max_context_len": tables.max_context_len,
             "rows": rows,
         }
+        if self.trees:
+            values |= {"qq_bias": tables.sees, "qq_bias_begins": tables.sees_begins}
         try:
             for name, array in values.items():
                 self._inputs[name].put(array)

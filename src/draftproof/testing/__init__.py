@@ -1,5 +1,6 @@
-"""Kits that prove a backend or a drafter, and drafters that follow a script."""
+"""Kits that prove a backend, a drafter or a law, and drafters that follow a script."""
 
+from draftproof.testing.assert_exact import ExactnessReport, assert_exact
 from draftproof.testing.conformance import (
     BACKEND_CHECKS,
     DEFAULT_POLICIES,
@@ -16,6 +17,8 @@ __all__ = [
     "CheckResult",
     "ConformanceError",
     "ConformanceReport",
+    "ExactnessReport",
+    "assert_exact",
     "check_backend",
     "check_proposer",
 ]

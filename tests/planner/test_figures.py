@@ -23,7 +23,6 @@ from draftproof.planner.acceptance import (
 from draftproof.planner.cost import AffineCost, RooflineCost, ScaledCost, step_seconds
 from draftproof.planner.hardware import read_hardware
 from draftproof.planner.memory import compaction_bytes, noise_row_bytes, reserved_slots
-from draftproof.planner.plan import best_kappa, crossing_batch, speedup
 from draftproof.planner.read_config import read_model
 from draftproof.planner.rounds import (
     AutoregressiveDraft,
@@ -32,6 +31,7 @@ from draftproof.planner.rounds import (
     published_round_cost,
 )
 from draftproof.planner.rules import overlap_at_temperature, token_acceptance
+from draftproof.planner.search import best_kappa, crossing_batch, speedup
 
 H100 = read_hardware("h100-sxm")
 TARGET, DRAFT = read_model("llama-3-8b"), read_model("llama-3.2-1b")

@@ -115,7 +115,7 @@ def _trtllm(plan: Plan, names: Emission) -> str:
     if names.draft is None:
         lines += ["  decoding_type: NGram"]
     else:
-        lines += ["  decoding_type: Draft_Target", f"  speculative_model: {names.draft}"]
+        lines += ["  decoding_type: DraftTarget", f"  speculative_model: {names.draft}"]
     lines += [f"  max_draft_len: {most}"]
     gaining = [(high, kappa) for _low, high, kappa in _ranges(plan) if kappa]
     if len(_ranges(plan)) > 1:

@@ -24,6 +24,7 @@ from draftproof.planner.acceptance import (
     mixture_survival,
 )
 from draftproof.planner.counts import AcceptanceCounts, AcceptanceData, PooledRates
+from draftproof.planner.diagnose import differing_requests, rising_rates
 
 __all__ = [
     "Extrapolation",
@@ -201,7 +202,7 @@ def estimate_survival(
         confidence,
         counts.drafted[0],
         effective[0],
-        (*_rising(counts), *_spread(list(per_request.values()))),
+        (*rising_rates(counts), *differing_requests(list(per_request.values()))),
     )
 
 
@@ -272,47 +273,6 @@ def monotone_rates(rates: Sequence[float], weights: Sequence[float]) -> tuple[fl
     """
     fitted = isotonic_regression(list(rates), weights=list(weights), increasing=False).x
     return tuple(float(rate) for rate in np.clip(fitted, 0.0, 1.0))
-
-
-def _rising(counts: AcceptanceCounts, alarm: float = 0.01) -> tuple[str, ...]:
-    """Warn of conditional rates that rise beyond chance."""
-    pairs = [
-        (reached, accepted)
-        for reached, accepted in zip(counts.reached, counts.accepted, strict=True)
-        if reached >= 20
-    ]
-    if len(pairs) < 2:
-        return ()
-    (n_first, a_first), (n_last, a_last) = pairs[0], pairs[-1]
-    first, last = a_first / n_first, a_last / n_last
-    pooled = (a_first + a_last) / (n_first + n_last)
-    error = math.sqrt(pooled * (1 - pooled) * (1 / n_first + 1 / n_last))
-    if error == 0 or (last - first) / error < float(norm.ppf(1 - alarm)):
-        return ()
-    return (
-        f"the conditional rate rises from {first:.3f} to {last:.3f}: hard requests drop out, "
-        "so later positions are reached by easy ones. This is not an improving drafter",
-    )
-
-
-def _spread(requests: Sequence[AcceptanceCounts], alarm: float = 0.01) -> tuple[str, ...]:
-    """Warn of requests that differ more at the first position than chance allows."""
-    held = [(r.drafted[0], r.accepted[0]) for r in requests if r.drafted and r.drafted[0] >= 5]
-    if len(held) < 5:
-        return ()
-    total = sum(drafted for drafted, _ in held)
-    rate = sum(accepted for _, accepted in held) / total
-    if not 0 < rate < 1:
-        return ()
-    chi = sum((a - rate * n) ** 2 / (n * rate * (1 - rate)) for n, a in held)
-    free = len(held) - 1
-    if (chi - free) / math.sqrt(2 * free) < float(norm.ppf(1 - alarm)) + 1:
-        return ()
-    each = sorted(a / n for n, a in held)
-    return (
-        f"requests differ: first-position rates from {each[0]:.2f} to {each[-1]:.2f}. One kappa "
-        "for all gives speed away; the controller chooses per request",
-    )
 
 
 def fit_two_kinds(rates: Sequence[float]) -> tuple[tuple[float, float], float] | None:

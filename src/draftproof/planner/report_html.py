@@ -13,8 +13,9 @@ from jinja2 import Environment, StrictUndefined
 
 from draftproof.errors import ConfigError
 from draftproof.planner.acceptance import iid_survival
-from draftproof.planner.plan import Plan, best_kappa, speedup
+from draftproof.planner.plan import Plan
 from draftproof.planner.rounds import RoundCost
+from draftproof.planner.search import best_kappa, speedup
 
 __all__ = ["plan_page"]
 

@@ -64,12 +64,16 @@ MODEL = {
     "draft_temperature": (0.5, "_temperature"),
     "min_confidence": (0.25, "_min_confidence"),
 }
+PREDICTION = {
+    "prediction_min_context": (5, "_min_context"),
+    "prediction_min_score": (0.2, "_min_score"),
+}
 HYBRID = {"hybrid_model_tokens": (2, "_max_model_tokens"), "hybrid_enough": (6, "_enough")}
 
 
-@pytest.mark.parametrize("key", [*SUFFIX, *MODEL, *HYBRID, "prediction_min_context"])
+@pytest.mark.parametrize("key", [*SUFFIX, *MODEL, *PREDICTION, *HYBRID])
 def test_every_key_acts(key):
-    value, name = {**SUFFIX, **MODEL, **HYBRID, "prediction_min_context": (5, "_min_context")}[key]
+    value, name = {**SUFFIX, **MODEL, **PREDICTION, **HYBRID}[key]
     for method in OWNERS[key]:
         config = {"method": method, key: value}
         if method in OWNERS["model"]:

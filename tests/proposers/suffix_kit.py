@@ -34,7 +34,7 @@ def matches(texts, tokens, max_match):
     return lengths
 
 
-def reference_draft(tokens, kappa, *, min_match=1, max_match=32, min_score=0.15, shared=()):
+def reference_draft(tokens, kappa, *, min_match=1, max_match=32, min_score=0.1, shared=()):
     """Own text first, then what is shared, if it matches longer."""
     own = matches([tokens], tokens, max_match)
     there = matches(shared, tokens, max_match)

@@ -16,6 +16,7 @@ from draftproof.proposers._alignment import Alignment, PredictionText
 from draftproof.testing import check_proposer
 
 PROMPT = [900, 901]
+EAGER = 1e-9
 #: No token twice: every place is told by one token.
 PLAIN = tuple(range(100, 160))
 
@@ -75,13 +76,34 @@ def test_where_nothing_is_drafted_a_note_says_why(output, prediction, note):
 def test_the_place_is_found_again(output, place):
     draft = drafted(output)
     assert draft.token_ids == PLAIN[place : place + len(draft)]
-    assert len(draft) >= 4
+    assert len(draft) >= 2
 
 
 def test_an_unsettled_place_gets_a_shorter_draft():
-    lengths = [len(drafted([*PLAIN[:9], 500, *PLAIN[10 : 10 + n]], kappa=40)) for n in range(5)]
-    assert lengths == [4, 8, 12, 40, 40]
-    assert len(drafted([*PLAIN[:9], 500, PLAIN[10]], kappa=40, min_context=1)) == 40
+    after = [[*PLAIN[:9], 500, *PLAIN[10 : 10 + n]] for n in range(5)]
+    lengths = [len(drafted(output, kappa=40, min_score=EAGER)) for output in after]
+    assert lengths == [2, 4, 6, 40, 40]
+    assert len(drafted(after[1], kappa=40, min_score=EAGER, min_context=1)) == 40
+
+
+def test_an_output_that_keeps_leaving_the_prediction_gets_shorter_drafts():
+    # Every n-th token is another; the four that follow the last one settle the place.
+    lengths = []
+    for n in (5, 8, 12, 40):
+        output = [500 + t if (39 - i) % n == 4 else t for i, t in enumerate(PLAIN[:40])]
+        lengths.append(len(drafted(output, kappa=40)))
+    lengths.append(len(drafted(PLAIN[:40], PLAIN * 2, kappa=40)))
+    assert lengths == sorted(lengths)
+    assert lengths[0] <= 10
+    assert lengths[-1] == 40
+
+
+@pytest.mark.parametrize("follows", [True, False])
+def test_however_long_it_goes_on_nothing_is_certain(follows):
+    alignment = Alignment(PredictionText(tuple(t % 7 for t in range(3000))), 3)
+    for turn in range(2900 if follows else 1500):
+        alignment.append(turn % 7 if follows else 3 * (turn % 2))
+    assert alignment.worthwhile(0.1) in (range(400, 2000) if follows else range(1, 10))
 
 
 def test_of_equal_places_the_one_near_the_divergence_is_taken():
@@ -89,7 +111,7 @@ def test_of_equal_places_the_one_near_the_divergence_is_taken():
     text = [t for part in range(10) for t in (*range(100, 112), 200 + part, *range(112, 120))]
     output = [*text[:66], 500, *text[67:69]]
     draft = drafted(output, tuple(text))
-    assert draft.token_ids == tuple(text[69:77])
+    assert draft.token_ids == tuple(text[69:75])
 
 
 def test_the_longer_context_beats_the_nearer_place():
@@ -280,10 +302,13 @@ def test_greedy_text_is_that_of_plain_decoding_and_a_true_prediction_is_all_acce
         assert bool(missed) == (cls is NearlyKnows)
 
 
-@pytest.mark.parametrize("value", [0, 33])
-def test_options_out_of_range_are_refused(value):
-    with pytest.raises(ConfigError, match=f"min_context {value}"):
-        PredictionProposer(min_context=value)
+@pytest.mark.parametrize(
+    "options", [{"min_context": 0}, {"min_context": 33}, {"min_score": 0.0}, {"min_score": 1.0}]
+)
+def test_options_out_of_range_are_refused(options):
+    ((name, value),) = options.items()
+    with pytest.raises(ConfigError, match=f"{name} {value}"):
+        PredictionProposer(**options)
 
 
 # -- what is counted ---------------------------------------------------------------------

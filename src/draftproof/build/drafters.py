@@ -17,7 +17,7 @@ __all__ = ["make_proposers"]
 
 #: Where suffix drafts end unless the user says. In front of a model they end earlier: it
 #: goes on from there, and what it adds counts only where all before it is accepted.
-_SUFFIX_SCORE, _SUFFIX_SCORE_OF_HYBRID = 0.15, 0.3
+_SUFFIX_SCORE, _SUFFIX_SCORE_OF_HYBRID = 0.1, 0.3
 
 
 def make_proposers(
@@ -77,7 +77,9 @@ def _suffix(config: SpeculativeConfig, min_score: float) -> SuffixProposer:
 
 
 def _prediction(config: SpeculativeConfig) -> PredictionProposer:
-    return PredictionProposer(min_context=config.prediction_min_context)
+    return PredictionProposer(
+        min_context=config.prediction_min_context, min_score=config.prediction_min_score
+    )
 
 
 def _draft_model(

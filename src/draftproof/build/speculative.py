@@ -30,6 +30,7 @@ DEFAULT_KAPPA = {
 
 _MODEL = ("draft_model", "hybrid")
 _SUFFIX = ("suffix", "hybrid")
+_PREDICTION = ("prediction", "hybrid")
 #: Which methods a key acts on, for every key that does not act on all of them.
 OWNERS = {
     "model": _MODEL,
@@ -43,7 +44,8 @@ OWNERS = {
     "suffix_min_score": _SUFFIX,
     "suffix_window": _SUFFIX,
     "suffix_tenant_tokens": _SUFFIX,
-    "prediction_min_context": ("prediction", "hybrid"),
+    "prediction_min_context": _PREDICTION,
+    "prediction_min_score": _PREDICTION,
     "hybrid_model_tokens": ("hybrid",),
     "hybrid_enough": ("hybrid",),
 }
@@ -77,7 +79,7 @@ class SpeculativeConfig(BaseModel):
         *Ours*: shortest suffix that is used, and longest that is told apart.
     suffix_min_score : float, optional
         *Ours*: a suffix draft ends where the guessed probability that it is accepted so
-        far falls below this; 0.15, and 0.3 where a model goes on behind it.
+        far falls below this; 0.1, and 0.3 where a model goes on behind it.
     suffix_window : int
         *Ours*: most tokens of a request that are searched, newest first.
     suffix_tenant_tokens : int
@@ -85,6 +87,8 @@ class SpeculativeConfig(BaseModel):
         its later requests. 0 shares nothing.
     prediction_min_context : int
         *Ours*: agreeing tokens from which on a place in a predicted output is trusted.
+    prediction_min_score : float
+        *Ours*: the same for predicted drafts.
     hybrid_model_tokens : int
         *Ours*: most tokens per round that the model adds behind a draftless draft.
     hybrid_enough : int
@@ -108,6 +112,7 @@ class SpeculativeConfig(BaseModel):
     suffix_window: int = Field(default=131_072, ge=1)
     suffix_tenant_tokens: int = Field(default=0, ge=0)
     prediction_min_context: int = Field(default=3, ge=1, le=32)
+    prediction_min_score: float = Field(default=0.1, gt=0.0, lt=1.0)
     hybrid_model_tokens: int = Field(default=3, ge=1)
     hybrid_enough: int = Field(default=4, ge=1)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from draftproof.proposers._contexts import ContextIndex, context_bytes
@@ -14,6 +15,9 @@ DEPTH = 32
 _BEFORE, _BEHIND = 32, 128
 #: After this many tokens that fit nowhere, no place is guessed any more.
 _MOST_GUESSES = 16
+#: Hits and misses that are assumed at first, what is left of them a token later, and what
+#: is added to both, so that nothing is ever certain.
+_TRUST, _FADING, _FLOOR = (12.0, 1.0), 0.95, 0.05
 
 
 class PredictionText:
@@ -87,6 +91,9 @@ class Alignment:
         self.run = 0
         #: The output so far.
         self.output: list[int] = []
+        # How often the token that should have come did come, and how often not; the past
+        # fades, so that a stretch that was written anew does not count for ever.
+        self._hits, self._misses = _TRUST
         # The last settled place, and how many tokens came after it.
         self._anchor = 0
         self._since = 0
@@ -96,12 +103,33 @@ class Alignment:
         """Whether enough tokens agree, or nothing has diverged yet."""
         return self.place is not None and self._since == 0
 
+    def worthwhile(self, least: float) -> int:
+        """Return how many tokens may be drafted until the next is hardly accepted.
+
+        Parameters
+        ----------
+        least : float
+            Least probability that a token and all before it are accepted, in (0, 1), if
+            each follows the prediction as often as those before did.
+
+        Returns
+        -------
+        int
+            At least 1.
+        """
+        hits, misses = self._hits + _FLOOR, self._misses + _FLOOR
+        return max(1, int(math.log(least) / math.log(hits / (hits + misses))))
+
     def append(self, token: int) -> None:
         """Move on by one token of the output."""
         self.output.append(token)
         tokens, place = self._prediction.token_ids, self.place
         self._since += 1
-        if place is not None and place < len(tokens) and tokens[place] == token:
+        is_hit = place is not None and place < len(tokens) and tokens[place] == token
+        if place is not None:
+            self._hits = _FADING * self._hits + is_hit
+            self._misses = _FADING * self._misses + (not is_hit)
+        if place is not None and is_hit:
             self.place, self.run = place + 1, self.run + 1
         else:
             self.place, self.run = self._find()

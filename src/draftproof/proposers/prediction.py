@@ -14,7 +14,7 @@ __all__ = ["PredictionProposer", "PredictionUsage", "prediction_usage"]
 
 #: Drafts where the output has just left the prediction and nothing agrees yet, and how
 #: many more each agreeing token buys until the place is settled.
-_UNSETTLED = 4
+_UNSETTLED = 2
 
 
 @dataclass(slots=True)
@@ -35,18 +35,24 @@ class PredictionProposer:
     As long as the output follows them the draft is the next ``kappa`` of them. Where it
     leaves them the drafter finds its place again, after an insertion, a deletion, an edit
     or a move. It ranks candidate places by how many tokens before them agree with the
-    output's end, nearest first among equals. Until ``min_context`` tokens agree, drafts
-    are shorter.
+    output's end, nearest first among equals. Drafts are as long as they deserve: shorter
+    where the output kept leaving the prediction lately, and until ``min_context`` tokens
+    agree.
 
     Parameters
     ----------
     min_context : int, default 3
         Agreeing tokens from which on a place is trusted with a whole draft.
+    min_score : float, default 0.1
+        The draft ends where the guessed probability, that it and all before it are
+        accepted, falls below this: the share of recent output tokens that followed the
+        prediction, to the power of the length. In (0, 1); 1e-9 drafts ``kappa`` tokens
+        nearly always.
 
     Raises
     ------
     ConfigError
-        If it is out of range.
+        If a parameter is out of range.
 
     Notes
     -----
@@ -60,10 +66,13 @@ class PredictionProposer:
     ends with ``release``.
     """
 
-    def __init__(self, *, min_context: int = 3) -> None:
+    def __init__(self, *, min_context: int = 3, min_score: float = 0.1) -> None:
         if not 1 <= min_context <= DEPTH:
             raise ConfigError(f"min_context {min_context}: expected 1 to {DEPTH}")
+        if not 0.0 < min_score < 1.0:
+            raise ConfigError(f"min_score {min_score}: expected a number in (0, 1)")
         self._min_context = min_context
+        self._min_score = min_score
         self._followed: dict[str, _Followed] = {}
 
     @property
@@ -109,7 +118,7 @@ class PredictionProposer:
         place = alignment.place
         if place is None:
             return Draft(proposer=self.name, note="the output has left the prediction")
-        kappa = request.kappa
+        kappa = min(request.kappa, alignment.worthwhile(self._min_score))
         if not alignment.is_settled:
             kappa = min(kappa, _UNSETTLED * (1 + alignment.run))
         tokens = tuple(request.prediction[place : place + kappa])

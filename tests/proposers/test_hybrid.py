@@ -195,7 +195,7 @@ def test_heads_leave_no_trace_in_the_models_cache(loop, rule):
             from_model += len(draft) - heads
         if turn % 7 == 6:
             run.round(0)
-    assert from_model > 10
+    assert from_model >= 5
 
 
 def test_heads_are_never_published_to_the_prefix_cache(loop):

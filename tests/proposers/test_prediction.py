@@ -94,7 +94,7 @@ def test_an_output_that_keeps_leaving_the_prediction_gets_shorter_drafts():
         lengths.append(len(drafted(output, kappa=40)))
     lengths.append(len(drafted(PLAIN[:40], PLAIN * 2, kappa=40)))
     assert lengths == sorted(lengths)
-    assert lengths[0] <= 10
+    assert lengths[0] <= 15
     assert lengths[-1] == 40
 
 

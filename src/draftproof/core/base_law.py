@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 import numpy as np
 from numpy.typing import NDArray
 
+from draftproof.core.noise import PositionNoise
 from draftproof.errors import InvariantError
 
 __all__ = ["Law"]
@@ -57,13 +58,13 @@ class Law(ABC):
         """
 
     @abstractmethod
-    def race(self, noise: NDArray[np.float64]) -> int:
+    def race(self, noise: NDArray[np.float64] | PositionNoise) -> int:
         """Return the winner of the exponential race, the argmin of noise / prob.
 
         Parameters
         ----------
-        noise : ndarray of float64, shape (V,)
-            Unit-rate exponentials.
+        noise : PositionNoise, or ndarray of float64, shape (V,)
+            Unit-rate exponentials. Of a `PositionNoise` only what can win is made.
 
         Returns
         -------

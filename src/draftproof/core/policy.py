@@ -28,9 +28,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from draftproof.core.history import History
+from draftproof.core.lanes import copy_with_peaks, lane_peaks
 from draftproof.core.law import DenseLaw, Law, OneHotLaw, SparseLaw
 from draftproof.core.params import DEFAULT_ORDER, GREEDY_TEMPERATURE, SamplingParams
-from draftproof.core.truncation import at_least, largest, nucleus
+from draftproof.core.softmax import Softmax, soften
+from draftproof.core.truncation import Zeroed, at_least, largest, nucleus
 from draftproof.errors import ConfigError, NonFiniteLogitsError
 
 __all__ = ["DEFAULT_ORDER", "GREEDY_TEMPERATURE", "History", "SamplingParams", "target_law"]
@@ -42,6 +44,8 @@ def target_law(
     history: History,
     extra: Sequence[int] = (),
     allowed: NDArray[np.bool_] | None = None,
+    *,
+    is_stable: bool = False,
 ) -> Law:
     """Return the law of the next token under a policy.
 
@@ -58,12 +62,15 @@ def target_law(
     allowed : ndarray of bool, shape (V,), optional
         What a grammar allows at this position; acts in the stage ``"allowed"``. None
         allows everything.
+    is_stable : bool, default False
+        Whether the row stays as it is for as long as the law is used. Saves a copy
+        where the law puts its exponential off.
 
     Returns
     -------
     Law
-        `OneHotLaw` if one token is certain, `SparseLaw` after a filter, else
-        `DenseLaw` with float32 weights.
+        `OneHotLaw` if one token is certain, `SparseLaw` after a filter that leaves few
+        tokens, else `DenseLaw` with float32 weights.
 
     Raises
     ------
@@ -74,28 +81,31 @@ def target_law(
 
     Notes
     -----
-    With a temperature alone the cost is one pass for the maximum, one for the
-    scaled differences, one exponential and one sum. Filters never sort V entries:
-    a partition finds the few that are sorted.
+    With a temperature alone the row is read once, for maxima of blocks; the
+    exponential and its sum follow when a probability is asked for, and never when all
+    that is asked for is the winner of a race. top-k too reads the row once. top-p needs
+    the exponential of the row, and sorts only what stands near its boundary.
     """
     row = np.asarray(logits, dtype=np.float32)
     if row.ndim != 1 or row.size == 0:
         raise ConfigError(f"logits of shape {row.shape}: expected (V,) with V > 0")
-    best = int(row.argmax())  # NaN wins an argmax as it wins a max: one pass finds both
-    peak = float(row.item(best))
-    if not -math.inf < peak < math.inf:
-        msg = f"largest logit {peak}: expected a finite one, and no NaN or +inf in the row"
-        raise NonFiniteLogitsError(msg)
     stages = params.stages if allowed is None else params.stages_under_a_mask
     if allowed is not None and len(allowed) != len(row):
         raise ConfigError(f"a mask over {len(allowed)} tokens: expected {len(row)}")
     if params.is_greedy and stages == ("temperature",):
+        best = int(row.argmax())  # NaN wins an argmax as it wins a max
+        _check_peak(row.item(best))
         return OneHotLaw(best, len(row))
     if stages in ((), ("temperature",)):
-        return DenseLaw._trusted(_weights(row, peak, params.temperature))
+        # A law that may outlive the row fills in its weights where the copy stands.
+        copy, peaks = (row, lane_peaks(row)) if is_stable else copy_with_peaks(row)
+        peak = _check_peak(peaks.max())
+        return DenseLaw._of_softmax(
+            Softmax(copy, peaks, peak, params.temperature, is_owned=not is_stable)
+        )
     pipeline = _Pipeline(row, params, history, extra, allowed)
     for stage in stages:
-        pipeline.apply(stage)
+        pipeline.apply(stage, is_last=stage == stages[-1])
     return pipeline.law()
 
 
@@ -103,8 +113,8 @@ class _Pipeline:
     """A row of logits on its way through the stages."""
 
     __slots__ = (
-        "_allowed", "_extra", "_heat", "_history", "_ids", "_logits", "_owned", "_params", "_sharp",
-        "_size", "_softmax",
+        "_allowed", "_extra", "_heat", "_history", "_ids", "_lane_peaks", "_logits", "_owned",
+        "_params", "_sharp", "_size", "_softmax",
     )  # fmt: skip
 
     def __init__(
@@ -122,12 +132,14 @@ class _Pipeline:
         self._size = len(row)
         self._ids: NDArray[np.intp] | None = None  # None: all tokens; else rising ids
         self._logits = row
+        self._lane_peaks: NDArray[np.float32] | None = lane_peaks(row)  # of _logits, if known
+        _check_peak(self._lane_peaks.max())
         self._owned = False
         self._heat = 1.0  # divisor that is still owed to the logits
         self._softmax: NDArray[np.float32] | None = None
         self._sharp = False  # greedy, and the temperature stage is past
 
-    def apply(self, stage: str) -> None:
+    def apply(self, stage: str, *, is_last: bool) -> None:
         """Run one stage."""
         params = self._params
         if stage == "temperature":
@@ -137,7 +149,7 @@ class _Pipeline:
         elif stage == "allowed":
             self._mask()
         elif stage == "top_k":
-            self._keep(largest(self._logits, params.top_k))
+            self._keep(largest(self._logits, params.top_k, self._lane_peaks))
         elif self._sharp:
             # The limit of small temperatures: a finite bias or penalty no longer
             # changes the order, and any other filter leaves the largest logit.
@@ -150,9 +162,14 @@ class _Pipeline:
         elif stage == "penalties":
             self._penalise()
         elif stage == "top_p":
-            self._keep(nucleus(self._weights(), params.top_p))
+            kept = nucleus(self._weights(), params.top_p, self._lane_weights())
+            if isinstance(kept, Zeroed):
+                self._cut(kept.weights, is_last=is_last)
+            else:
+                self._keep(kept)
         else:
-            self._keep(at_least(self._weights(), params.min_p))
+            weights = self._weights()
+            self._keep(at_least(weights, params.min_p, self._lane_weights()))
 
     def law(self) -> Law:
         """Return the law of what is left."""
@@ -171,7 +188,8 @@ class _Pipeline:
         return int(self._logits.argmax())
 
     def _peak(self) -> float:
-        peak = float(self._logits.max())
+        held = self._logits if self._lane_peaks is None else self._lane_peaks
+        peak = float(held.max())
         if not -math.inf < peak < math.inf:
             msg = f"largest logit after bias, penalties and masks is {peak}: expected a finite one"
             raise NonFiniteLogitsError(msg)
@@ -179,8 +197,21 @@ class _Pipeline:
 
     def _weights(self) -> NDArray[np.float32]:
         if self._softmax is None:
-            self._softmax = _weights(self._logits, self._peak(), self._heat)
+            self._softmax = soften(self._logits, self._peak(), self._heat)
         return self._softmax
+
+    def _lane_weights(self) -> NDArray[np.float32] | None:
+        if self._lane_peaks is None:
+            return None
+        return soften(self._lane_peaks, self._peak(), self._heat)
+
+    def _cut(self, weights: NDArray[np.float32], *, is_last: bool) -> None:
+        """Keep many tokens: those that are left out stay, with weight 0."""
+        self._softmax = weights
+        self._lane_peaks = None
+        if not is_last:
+            self._logits = np.where(weights > 0.0, self._logits, np.float32(-np.inf))
+            self._owned = True
 
     def _keep(self, slots: NDArray[np.intp] | None) -> None:
         """Keep the given rising slots; None keeps all."""
@@ -191,6 +222,7 @@ class _Pipeline:
             raise NonFiniteLogitsError(msg)
         self._ids = slots if self._ids is None else self._ids[slots]
         self._logits = self._logits[slots]
+        self._lane_peaks = None
         self._owned = True
         if self._softmax is not None:
             self._softmax = self._softmax[slots]
@@ -228,7 +260,7 @@ class _Pipeline:
         if self._heat != 1.0 and not self._params.is_greedy:
             self._logits /= np.float32(self._heat)
             self._heat = 1.0
-        self._softmax = None
+        self._softmax = self._lane_peaks = None
 
     def _shift(self, tokens: NDArray[np.intp], by: NDArray[np.float32]) -> None:
         slots, which = self._slots_of(tokens)
@@ -257,11 +289,8 @@ class _Pipeline:
         return ids
 
 
-def _weights(logits: NDArray[np.float32], peak: float, temperature: float) -> NDArray[np.float32]:
-    # Differences may overflow to -inf for logits near the float32 limits: weight 0.
-    with np.errstate(over="ignore", under="ignore"):
-        weights: NDArray[np.float32] = logits - np.float32(peak)
-        if temperature != 1.0:
-            weights *= np.float32(1.0 / temperature)
-        np.exp(weights, out=weights)
-    return weights
+def _check_peak(peak: float) -> float:
+    if not -math.inf < peak < math.inf:
+        msg = f"largest logit {peak}: expected a finite one, and no NaN or +inf in the row"
+        raise NonFiniteLogitsError(msg)
+    return float(peak)

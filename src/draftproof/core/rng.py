@@ -19,7 +19,8 @@ Two kinds of place exist, and the difference is part of the exactness proof:
   branches has the coins of the chain it is.
 
 The generator is Philox 4x64 with ten rounds (Salmon et al., SC 2011), read through
-its raw 64-bit words, whose stream numpy keeps stable between versions.
+its raw 64-bit words, whose stream numpy keeps stable between versions. For ``noise``
+it gives the two keys of a position; `draftproof.core.noise` makes the rest of them.
 """
 
 from __future__ import annotations
@@ -29,19 +30,20 @@ import secrets
 import numpy as np
 from numpy.typing import NDArray
 
+from draftproof.core.noise import PositionNoise
 from draftproof.errors import InvariantError
 
 __all__ = ["CoinSource", "RoundCoins", "fresh_seed"]
 
 _WORD_MASK = (1 << 64) - 1
-#: Bits of the float64 1.0.
-_ONE_BITS = 0x3FF0000000000000
 #: Third counter word: one value per purpose, so that no two purposes share a coin.
 _ROUND_PURPOSE, _SAMPLE_PURPOSE, _NOISE_PURPOSE = 1, 2, 3
 #: Coins made in one go: ``sample`` for this many positions ...
 _SAMPLE_BLOCK = 64
 #: ... and ``draft`` and ``accept`` for this many starts times this many offsets.
 _START_BLOCK, _OFFSET_BLOCK = 32, 8
+#: ... and the two keys of the noise for this many positions.
+_NOISE_BLOCK = 32
 
 
 def fresh_seed() -> int:
@@ -77,7 +79,7 @@ class CoinSource:
     The last block of each purpose is memoised. That changes no value.
     """
 
-    __slots__ = ("_key", "_memo", "seed", "stream")
+    __slots__ = ("_key", "_memo", "_noise_memo", "seed", "stream")
 
     def __init__(self, seed: int, stream: int = 0) -> None:
         if stream < 0:
@@ -86,6 +88,7 @@ class CoinSource:
         self.stream = stream
         self._key = np.array([self.seed, stream & _WORD_MASK], dtype=np.uint64)
         self._memo: dict[int, tuple[tuple[int, int], list[float]]] = {}
+        self._noise_memo: tuple[int, list[int]] | None = None
 
     def __repr__(self) -> str:
         """Return the call that makes an equal source."""
@@ -131,19 +134,13 @@ class CoinSource:
         block, slot = divmod(position, _SAMPLE_BLOCK)
         return self._uniforms(_SAMPLE_PURPOSE, (block, 0), _SAMPLE_BLOCK)[slot]
 
-    def _exponentials(self, position: int, vocab_size: int) -> NDArray[np.float64]:
-        words = self._words(_NOISE_PURPOSE, (position, 0), vocab_size)
-        # 52 random bits as the fraction of a float in [1, 2), moved to the middle of
-        # their cell in (0, 1): never 0 and never 1, so the noise is positive and
-        # finite whatever the word. In place, since fresh pages cost more than sums.
-        words >>= 12
-        words |= _ONE_BITS
-        noise = words.view(np.float64)
-        noise -= 1.0 - 2.0**-53
-        np.log(noise, out=noise)
-        np.negative(noise, out=noise)
-        noise.flags.writeable = False
-        return noise
+    def _noise_keys(self, position: int) -> tuple[int, int]:
+        block, slot = divmod(position, _NOISE_BLOCK)
+        if self._noise_memo is None or self._noise_memo[0] != block:
+            words: list[int] = self._words(_NOISE_PURPOSE, (block, 0), 2 * _NOISE_BLOCK).tolist()
+            self._noise_memo = (block, words)
+        words = self._noise_memo[1]
+        return words[2 * slot], words[2 * slot + 1]
 
 
 class RoundCoins:
@@ -169,7 +166,7 @@ class RoundCoins:
             raise InvariantError(f"round at position {start}: expected 0 or more")
         self.start = start
         self._source = source
-        self._noise: dict[int, NDArray[np.float64]] = {}
+        self._noise: dict[tuple[int, int], PositionNoise] = {}
 
     def draft(self, i: int) -> float:
         """Return the coin that draws draft or tree node ``i``, keyed by ``(start, i)``."""
@@ -183,7 +180,7 @@ class RoundCoins:
         """Return the coin that draws the token at position ``start + i``."""
         return self._source._sample_coin(self.start + i)
 
-    def noise(self, i: int, vocab_size: int) -> NDArray[np.float64]:
+    def noise(self, i: int, vocab_size: int) -> PositionNoise:
         """Return the exponential noise of position ``start + i``.
 
         Parameters
@@ -195,12 +192,12 @@ class RoundCoins:
 
         Returns
         -------
-        ndarray of float64, shape (V,)
-            Independent, positive, unit-rate exponentials; read only. A shorter
-            vocabulary gets a prefix of the same noise.
+        PositionNoise
+            Independent, positive, unit-rate exponentials, one per token id, made as
+            they are asked for. A shorter vocabulary gets a prefix of the same noise.
         """
-        held = self._noise.get(i)
-        if held is None or len(held) < vocab_size:
-            held = self._source._exponentials(self.start + i, vocab_size)
-            self._noise[i] = held
-        return held[:vocab_size]
+        held = self._noise.get((i, vocab_size))
+        if held is None:
+            held = PositionNoise(self._source._noise_keys(self.start + i), vocab_size)
+            self._noise[i, vocab_size] = held
+        return held

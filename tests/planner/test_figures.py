@@ -31,7 +31,7 @@ from draftproof.planner.rounds import (
     published_round_cost,
 )
 from draftproof.planner.rules import overlap_at_temperature, token_acceptance
-from draftproof.planner.search import best_kappa, crossing_batch, speedup
+from draftproof.planner.search import RoundTimes, best_kappa, crossing_batch, speedup
 
 H100 = read_hardware("h100-sxm")
 TARGET, DRAFT = read_model("llama-3-8b"), read_model("llama-3.2-1b")
@@ -194,7 +194,7 @@ def test_crossing_on_the_roofline():
     target = RooflineCost.normalised(295)
     cost = RoundCost(target, AutoregressiveDraft(ScaledCost(target, 0.165)))
     curve = iid_survival(0.7, 3)
-    assert crossing_batch(cost, curve, 3, kappa=3) == pytest.approx(150, abs=1)
+    assert crossing_batch(RoundTimes(cost, 3), curve, kappa=3) == pytest.approx(150, abs=1)
     assert speedup(cost, curve, 295, 3) == pytest.approx(0.56, abs=0.005)
     assert 1 - speedup(cost, curve, 295, 3) == pytest.approx(0.44, abs=0.005)
     # Memory-bound for all widths: the textbook formula; compute-bound: E / ((k+1) + k c).
@@ -205,7 +205,9 @@ def test_crossing_on_the_roofline():
 
 def test_crossing_from_the_configuration_files():
     curve = iid_survival(0.7, 3)
-    assert crossing_batch(roofline_pair(), curve, 3, kappa=3) == pytest.approx(150, abs=2)
+    assert crossing_batch(RoundTimes(roofline_pair(), 3), curve, kappa=3) == pytest.approx(
+        150, abs=2
+    )
 
 
 def test_step_of_the_pair():
@@ -279,7 +281,7 @@ def test_long_context_keeps_large_batches_memory_bound():
 )
 def test_best_kappa_of_the_published_fit(batch, kappa, expected):
     curve = iid_survival(0.8, 15)
-    assert best_kappa(EAGLE, curve, batch, 15, 1000, min_gain=0.0) == kappa
+    assert best_kappa(RoundTimes(EAGLE, 15, 1000), curve, batch, min_gain=0.0) == kappa
     assert speedup(EAGLE, curve, batch, kappa, 1000) == pytest.approx(expected, abs=0.051)
 
 

@@ -28,8 +28,8 @@ class CalibrationGrid:
     batches, widths, contexts : tuple of int
         Rows, tokens per row, cached tokens per row.
     budget_s : float, default 60
-        Seconds of measuring; every shape is measured at least twice after one
-        warm-up, and a round that began is finished.
+        Seconds of measuring, reading in not counted; every shape is measured at least
+        once after one warm-up, and a round that began is finished.
     most_rounds : int, default 15
         Most times each shape is measured.
     seed : int, default 0
@@ -49,7 +49,7 @@ class CalibrationGrid:
             axis = getattr(self, name)
             if not axis or list(axis) != sorted(set(axis)) or axis[0] < 1:
                 raise ConfigError(f"{name} {axis}: expected rising numbers from 1")
-        if not self.budget_s > 0 or self.most_rounds < 2:
+        if not self.budget_s > 0 or self.most_rounds < 1:
             raise ConfigError(
                 f"a budget of {self.budget_s} s and {self.most_rounds} rounds; expected more"
             )
@@ -172,7 +172,7 @@ def _rounds(
 ) -> list[Cell]:
     times: dict[tuple[int, int, int], list[float]] = {shape: [] for shape in shapes}
     begin, rounds = perf_counter(), 0
-    while rounds < 3 or (rounds <= grid.most_rounds and perf_counter() - begin < grid.budget_s):
+    while rounds < 2 or (rounds <= grid.most_rounds and perf_counter() - begin < grid.budget_s):
         for index in bench.rng.permutation(len(shapes)):
             elapsed = bench.time(*shapes[index])
             if rounds:  # the first round makes kernels and packs weights

@@ -12,7 +12,13 @@ from draftproof.errors import ConfigError
 from draftproof.planner.acceptance import iid_break_even
 from draftproof.planner.estimate import SurvivalEstimate
 from draftproof.planner.rounds import RoundCost
-from draftproof.planner.search import MIN_GAIN, batch_schedule, best_kappa, crossing_batch
+from draftproof.planner.search import (
+    MIN_GAIN,
+    RoundTimes,
+    batch_schedule,
+    best_kappa,
+    crossing_batch,
+)
 
 __all__ = ["BatchPlan", "Crossing", "KappaPoint", "Plan", "make_plan"]
 
@@ -169,10 +175,9 @@ def make_plan(
     """
     if not batches or list(batches) != sorted(set(batches)) or batches[0] < 1:
         raise ConfigError(f"batches {list(batches)}: expected rising sizes from 1")
-    if max_kappa < 1:
-        raise ConfigError(f"most drafts {max_kappa}: expected 1 or more")
+    times = RoundTimes(cost, max_kappa, context)
     survival.curve.accepted(max_kappa)  # refuses what is not known
-    plans = tuple(_batch_plan(cost, survival, batch, max_kappa, context) for batch in batches)
+    plans = tuple(_batch_plan(times, survival, batch) for batch in batches)
     speculate = any(plan.best for plan in plans)
     first = next((plan for plan in plans if plan.best), plans[0])
     kappa = first.best or max(first.points[1:], key=lambda point: point.speedup).kappa
@@ -181,22 +186,19 @@ def make_plan(
         reason=_reason(plans, survival),
         certain=_is_certain(plans, speculate),
         batches=plans,
-        crossing=_crossing(cost, survival, max_kappa, context, None),
-        fixed_crossing=_crossing(cost, survival, max_kappa, context, kappa),
-        schedule=batch_schedule(cost, survival.curve, batches[-1], max_kappa, context),
+        crossing=_crossing(times, survival, None),
+        fixed_crossing=_crossing(times, survival, kappa),
+        schedule=batch_schedule(times, survival.curve, batches[-1]),
         survival=survival,
         context=context,
     )
 
 
-def _batch_plan(
-    cost: RoundCost, survival: SurvivalEstimate, batch: int, max_kappa: int, context: float
-) -> BatchPlan:
-    plain = cost.plain_s(batch, context)
+def _batch_plan(times: RoundTimes, survival: SurvivalEstimate, batch: int) -> BatchPlan:
+    seconds = times.seconds(batch)
     points = []
-    for kappa in range(max_kappa + 1):
-        round_s = cost.round_s(batch, kappa, context) if kappa else plain
-        needed = round_s / plain
+    for kappa, round_s in enumerate(seconds.tolist()):
+        needed = float(round_s / seconds[0])
         tokens, low, high = (
             curve.tokens(kappa) for curve in (survival.curve, survival.low, survival.high)
         )
@@ -213,8 +215,8 @@ def _batch_plan(
                 break_even_alpha=iid_break_even(needed, kappa) if kappa else 0.0,
             )
         )
-    best = best_kappa(cost, survival.curve, batch, max_kappa, context)
-    return BatchPlan(batch, plain, tuple(points), best)
+    best = best_kappa(times, survival.curve, batch)
+    return BatchPlan(batch, float(seconds[0]), tuple(points), best)
 
 
 def _is_certain(plans: Sequence[BatchPlan], speculate: bool) -> bool:
@@ -223,15 +225,9 @@ def _is_certain(plans: Sequence[BatchPlan], speculate: bool) -> bool:
     return all(point.speedup_high <= 1.0 for plan in plans for point in plan.points[1:])
 
 
-def _crossing(
-    cost: RoundCost,
-    survival: SurvivalEstimate,
-    max_kappa: int,
-    context: float,
-    kappa: int | None,
-) -> Crossing:
+def _crossing(times: RoundTimes, survival: SurvivalEstimate, kappa: int | None) -> Crossing:
     middle, low, high = (
-        crossing_batch(cost, curve, max_kappa, context, kappa=kappa)
+        crossing_batch(times, curve, kappa=kappa)
         for curve in (survival.curve, survival.low, survival.high)
     )
     return Crossing(kappa, middle, low, high)

@@ -15,7 +15,7 @@ from draftproof.errors import ConfigError
 from draftproof.planner.acceptance import iid_survival
 from draftproof.planner.plan import Plan
 from draftproof.planner.rounds import RoundCost
-from draftproof.planner.search import best_kappa, speedup
+from draftproof.planner.search import RoundTimes, best_kappa
 
 __all__ = ["plan_page"]
 
@@ -206,13 +206,14 @@ def _sensitivity(plan: Plan, cost: RoundCost) -> dict[str, Any]:
     most = len(plan.batches[0].points) - 1
     batches = [each.batch for each in plan.batches]
     chosen = sorted({batches[0], batches[len(batches) // 2], batches[-1]})
+    times = RoundTimes(cost, most, plan.context)
     data = []
     for batch, colour in zip(chosen, _COLOURS, strict=False):
         gains = []
         for alpha in alphas:
             curve = iid_survival(float(alpha), most)
-            kappa = best_kappa(cost, curve, batch, most, plan.context)
-            gains.append(speedup(cost, curve, batch, kappa, plan.context))
+            kappa = best_kappa(times, curve, batch)
+            gains.append(float(times.speedups(curve, batch)[kappa]))
         data.append(
             {
                 "type": "scatter",

@@ -7,18 +7,94 @@ of plain decoding at the same batch.
 
 from __future__ import annotations
 
-from functools import cache
 from itertools import pairwise
 
+import numpy as np
+
+from draftproof.errors import ConfigError
 from draftproof.planner.acceptance import SurvivalCurve
+from draftproof.planner.cost import Floats
 from draftproof.planner.rounds import RoundCost
 
-__all__ = ["MIN_GAIN", "batch_schedule", "best_kappa", "crossing_batch", "speedup"]
+__all__ = ["MIN_GAIN", "RoundTimes", "batch_schedule", "best_kappa", "crossing_batch", "speedup"]
 
 #: A longer draft must gain this much more before it is preferred to a shorter one.
 MIN_GAIN = 0.005
 #: Where the search for a crossing ends.
 LARGEST_BATCH = 65_536
+
+
+class RoundTimes:
+    """Seconds of rounds by batch and kappa, computed once each.
+
+    Parameters
+    ----------
+    cost : RoundCost
+        Costs.
+    max_kappa : int
+        Most drafts, at least 1.
+    context : float
+        Cached tokens per row.
+
+    Raises
+    ------
+    ConfigError
+        If ``max_kappa`` is below 1.
+    """
+
+    def __init__(self, cost: RoundCost, max_kappa: int, context: float = 0.0) -> None:
+        if max_kappa < 1:
+            raise ConfigError(f"most drafts {max_kappa}: expected 1 or more")
+        self.cost = cost
+        self.max_kappa = max_kappa
+        self.context = context
+        self._held: dict[int, Floats] = {}
+
+    def seconds(self, batch: int) -> Floats:
+        """Return the seconds of rounds of 0 to ``max_kappa`` drafts.
+
+        Parameters
+        ----------
+        batch : int
+            Rows, at least 1.
+
+        Returns
+        -------
+        ndarray of float64, shape (max_kappa + 1,)
+            As `RoundCost.round_s`.
+        """
+        found = self._held.get(batch)
+        if found is None:
+            tokens = batch * np.arange(1.0, self.max_kappa + 2.0)
+            rows = np.asarray([float(batch)])
+            drafting = [
+                float(self.cost.draft.depth_seconds(depth, rows, self.context)[0])
+                for depth in range(1, self.max_kappa + 1)
+            ]
+            passes = self.cost.pass_seconds(batch, tokens, self.context)
+            found = self._held[batch] = passes + np.cumsum([0.0, *drafting])
+        return found
+
+    def speedups(self, curve: SurvivalCurve, batch: int) -> Floats:
+        """Return the speedups of 0 to ``max_kappa`` drafts.
+
+        Parameters
+        ----------
+        curve : SurvivalCurve
+            Acceptance, at least ``max_kappa`` long.
+        batch : int
+            Rows, at least 1.
+
+        Returns
+        -------
+        ndarray of float64, shape (max_kappa + 1,)
+            1 at kappa 0.
+        """
+        curve.accepted(self.max_kappa)  # refuses what is not known
+        seconds = self.seconds(batch)
+        tokens = 1.0 + np.cumsum([0.0, *curve.rates[: self.max_kappa]])
+        gains: Floats = tokens * seconds[0] / seconds
+        return gains
 
 
 def speedup(
@@ -46,31 +122,22 @@ def speedup(
     """
     if not kappa:
         return 1.0
-    plain, round_s = cost.plain_s(batch, context), cost.round_s(batch, kappa, context)
-    return curve.tokens(kappa) * plain / round_s
+    return float(RoundTimes(cost, kappa, context).speedups(curve, batch)[kappa])
 
 
 def best_kappa(
-    cost: RoundCost,
-    curve: SurvivalCurve,
-    batch: int,
-    max_kappa: int,
-    context: float = 0.0,
-    *,
-    min_gain: float = MIN_GAIN,
+    times: RoundTimes, curve: SurvivalCurve, batch: int, *, min_gain: float = MIN_GAIN
 ) -> int:
     """Return the number of drafts that commits most tokens per second.
 
     Parameters
     ----------
-    cost : RoundCost
-        Costs.
+    times : RoundTimes
+        Costs, and the most drafts to consider.
     curve : SurvivalCurve
-        Acceptance, at least ``max_kappa`` long.
-    batch, max_kappa : int
-        Rows, and the most drafts to consider.
-    context : float
-        Cached tokens per row.
+        Acceptance.
+    batch : int
+        Rows.
     min_gain : float
         A longer draft must be this much faster, relatively, to be preferred: its cost
         is certain and its gain is an estimate.
@@ -80,19 +147,16 @@ def best_kappa(
     int
         0 where no draft gains.
     """
-    best, best_speedup = 0, 1.0
-    for kappa in range(1, max_kappa + 1):
-        found = speedup(cost, curve, batch, kappa, context)
-        if found > best_speedup * (1 + min_gain):
-            best, best_speedup = kappa, found
+    best, best_gain = 0, 1.0
+    for kappa, gain in enumerate(times.speedups(curve, batch).tolist()):
+        if kappa and gain > best_gain * (1 + min_gain):
+            best, best_gain = kappa, gain
     return best
 
 
 def crossing_batch(
-    cost: RoundCost,
+    times: RoundTimes,
     curve: SurvivalCurve,
-    max_kappa: int,
-    context: float = 0.0,
     *,
     kappa: int | None = None,
     largest: int = LARGEST_BATCH,
@@ -101,14 +165,10 @@ def crossing_batch(
 
     Parameters
     ----------
-    cost : RoundCost
-        Costs.
+    times : RoundTimes
+        Costs, and the most drafts to consider when ``kappa`` is None.
     curve : SurvivalCurve
         Acceptance.
-    max_kappa : int
-        Most drafts to consider when ``kappa`` is None.
-    context : float
-        Cached tokens per row.
     kappa : int, optional
         A fixed number of drafts; the best of each batch when None.
     largest : int
@@ -117,18 +177,18 @@ def crossing_batch(
     Returns
     -------
     int or None
-        1 where it never gains, None where it still gains at ``largest``. Batches are
-        tried by doubling and then bisected between the last gain and the first loss
-        after it, so that an early dip from a step in the costs is not taken for the end.
+        1 where it never gains, None where it still gains at ``largest``. Every batch
+        up to 8 and then four per doubling are tried, and the place between the last
+        gain and the next loss is bisected, so that an early dip from a step in the
+        costs is not taken for the end.
     """
-    kappas = range(1, max_kappa + 1) if kappa is None else (kappa,)
 
     def gains(batch: int) -> bool:
-        return any(speedup(cost, curve, batch, each, context) > 1.0 for each in kappas)
+        found = times.speedups(curve, batch)
+        return bool((found[1:] if kappa is None else found[[kappa]]).max() > 1.0)
 
     tried = [1]
     while tried[-1] < largest:
-        # Four points per doubling: steps in measured tables are narrow.
         tried.append(min(largest, max(tried[-1] + 1, round(tried[-1] * 2**0.25))))
     found = [gains(batch) for batch in tried]
     if not any(found):
@@ -144,44 +204,39 @@ def crossing_batch(
 
 
 def batch_schedule(
-    cost: RoundCost, curve: SurvivalCurve, largest: int, max_kappa: int, context: float
+    times: RoundTimes, curve: SurvivalCurve, largest: int
 ) -> tuple[tuple[int, int, int], ...]:
     """Return ranges of batches and their best kappa, from 1 to the largest batch.
 
     Parameters
     ----------
-    cost : RoundCost
-        Costs.
+    times : RoundTimes
+        Costs, and the most drafts to consider.
     curve : SurvivalCurve
-        Acceptance, at least ``max_kappa`` long.
-    largest, max_kappa : int
-        Last batch, and the most drafts to consider.
-    context : float
-        Cached tokens per row.
+        Acceptance.
+    largest : int
+        Last batch.
 
     Returns
     -------
     tuple of (int, int, int)
-        First batch, last batch, drafts. Every size up to 64 is tried, then 64 per
+        First batch, last batch, drafts. Every size up to 32 is tried, then 32 per
         doubling; boundaries are bisected.
     """
-
-    @cache
-    def best(batch: int) -> int:
-        return best_kappa(cost, curve, batch, max_kappa, context)
-
     starts = [1]
     while starts[-1] < largest:
-        starts.append(min(largest, starts[-1] + max(1, starts[-1] // 64)))
-    ranges = [(1, 1, best(1))]
+        starts.append(min(largest, starts[-1] + max(1, starts[-1] // 32)))
+    ranges = [(1, 1, best_kappa(times, curve, 1))]
     for start, end in pairwise(starts):
-        if best(end) == best(start):
-            ranges[-1] = (ranges[-1][0], end, best(start))
+        before, after = ranges[-1][2], best_kappa(times, curve, end)
+        if after == before:
+            ranges[-1] = (ranges[-1][0], end, before)
             continue
         low, high = start, end
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (middle, high) if best(middle) == best(start) else (low, middle)
-        ranges[-1] = (ranges[-1][0], low, best(start))
-        ranges.append((high, end, best(end)))
+            same = best_kappa(times, curve, middle) == before
+            low, high = (middle, high) if same else (low, middle)
+        ranges[-1] = (ranges[-1][0], low, before)
+        ranges.append((high, end, after))
     return tuple(ranges)

@@ -19,6 +19,8 @@ from draftproof.errors import ConfigError
 __all__ = ["AcceptanceTracker", "TrackerConfig"]
 
 Floats = NDArray[np.float64]
+#: Highest rate that is believed without being seen.
+_HIGHEST = 0.995
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +173,11 @@ class AcceptanceTracker:
         lines = np.asarray([table.lines.get(request_id, 0) for request_id in request_ids])
         weight = self.config.shrinkage_rounds
         reached, accepted = table.counts[:, lines]
-        survival = np.cumprod((accepted + weight * pool_rates) / (reached + weight), axis=1)
+        # Deep positions of the pool are those of its easy requests. A request that does
+        # worse than the pool where it was seen is not believed to do as well there.
+        skill = (accepted.sum(axis=1) + weight) / (reached @ pool_rates + weight)
+        prior = np.minimum(skill[:, None] * pool_rates, _HIGHEST)
+        survival = np.cumprod((accepted + weight * prior) / (reached + weight), axis=1)
         asked, came = table.answers[:, lines]
         return survival, (came + weight * pool_given) / (asked + weight)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -83,7 +84,7 @@ class DeviceLaw(Law):
         """Return the first token whose cumulative probability exceeds ``u``."""
         return self.on_host().draw(u)
 
-    def race(self, noise: NDArray[np.float64]) -> int:
+    def race(self, noise: Any) -> int:
         """Return the argmin of noise / prob."""
         return self.on_host().race(noise)
 
@@ -159,12 +160,8 @@ def _draw_all(
 ) -> list[tuple[int, Law] | None]:
     device = laws.weights.device
     every = torch.arange(len(uniforms), device=device)
-    drawn = draw(
-        laws.sums,
-        lambda blocks: laws.block(every, blocks),
-        to_device(uniforms, device),
-        torch.zeros_like(laws.totals),
-    ).tokens
+    no_error = torch.zeros_like(laws.totals)
+    drawn = draw(laws, every, laws.sums, to_device(uniforms, device), no_error).tokens
     crossing = torch.stack(
         [drawn.double(), laws.weights_at(every, drawn), laws.totals, laws.is_bad.double()]
     )

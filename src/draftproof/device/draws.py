@@ -8,9 +8,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from draftproof.device.place_laws import Cut, Edges, PlaceLaws
 from draftproof.device.precision import BLOCK, ROUNDING, TINY, WEIGHT_ERROR
 
-__all__ = ["Drawn", "draw"]
+__all__ = ["Drawn", "as_blocks", "draw", "search", "without"]
 
 
 class Drawn(NamedTuple):
@@ -28,27 +29,36 @@ class Drawn(NamedTuple):
     is_near: Tensor
 
 
-def draw(sums: Tensor, block_of: Callable[[Tensor], Tensor], coins: Tensor, error: Tensor) -> Drawn:
+def draw(
+    laws: PlaceLaws,
+    places: Tensor,
+    sums: Tensor,
+    coins: Tensor,
+    error: Tensor,
+    cut: Cut | None = None,
+) -> Drawn:
     """Return the token at the point ``u`` of each cumulative law.
 
     Parameters
     ----------
+    laws : PlaceLaws
+        The laws.
+    places : Tensor of int64, shape (R,)
+        Places to draw at.
     sums : Tensor of float64, shape (R, nb)
-        Sums of the weights of each block, not negative.
-    block_of : callable of Tensor
-        Given one block number per row, shape (R,), returns its weights, float64,
-        shape (R, BLOCK).
+        Block sums of the weights after the cut.
     coins : Tensor of float64, shape (R,)
         Uniforms in [0, 1).
     error : Tensor of float64, shape (R,)
         How far a step of the cumulative weights may be from the definition's, beyond
         the error of float32 exponentials; in units of the weights.
+    cut : Cut, optional
+        What is taken from the laws; None for nothing.
 
     Returns
     -------
     Drawn
-        The first token whose cumulative weight exceeds ``u`` times the total, the last
-        token of positive weight where rounding leaves none.
+        The first token whose cumulative weight exceeds ``u`` times the total.
 
     Notes
     -----
@@ -58,30 +68,49 @@ def draw(sums: Tensor, block_of: Callable[[Tensor], Tensor], coins: Tensor, erro
     moves by at most ``2 d F (1 - F)`` when every weight moves by a factor in
     ``[1 - d, 1 + d]``; the ends of the law do not move.
     """
+    edges = laws.search(places, sums, coins, cut)
+    spare = sums.shape[1] * BLOCK
+    rounding = spare * ROUNDING * edges.total
+
+    def reach(step: Tensor) -> Tensor:
+        return 2 * WEIGHT_ERROR * (step / edges.total) * (edges.total - step) + error + rounding
+
+    is_near = (edges.lower > 0) & (edges.point - edges.lower <= reach(edges.lower))
+    is_near |= (edges.upper < edges.total) & (edges.upper - edges.point <= reach(edges.upper))
+    # At the very ends a weight that one side flushes to 0 decides.
+    is_near |= (edges.point <= spare * TINY) | (edges.total - edges.point <= rounding)
+    return Drawn(edges.tokens, is_near)
+
+
+def search(sums: Tensor, block_of: Callable[[Tensor], Tensor], coins: Tensor) -> Edges:
+    """Find each coin among the block sums, then inside one block.
+
+    Parameters
+    ----------
+    sums : Tensor of float64, shape (R, nb)
+        Block sums, not negative.
+    block_of : callable of Tensor
+        Given one block number per row, shape (R,), returns its weights, float64,
+        shape (R, 256).
+    coins : Tensor of float64, shape (R,)
+        Uniforms in [0, 1).
+
+    Returns
+    -------
+    Edges
+        Where they fell.
+    """
     steps = sums.cumsum(1)
     total = steps[:, -1]
     point = coins * total
     block = _first_above(steps, sums, point)
-    before = torch.where(block > 0, steps.gather(1, (block - 1).clamp(min=0)[:, None])[:, 0], 0)
+    before = _step_before(steps, block)
     weights = block_of(block)
     inside = weights.cumsum(1)
     slot = _first_above(inside, weights, point - before)
+    lower = before + _step_before(inside, slot)
     upper = before + inside.gather(1, slot[:, None])[:, 0]
-    lower = before + torch.where(
-        slot > 0, inside.gather(1, (slot - 1).clamp(min=0)[:, None])[:, 0], 0
-    )
-
-    rounding = sums.shape[1] * BLOCK * ROUNDING * total
-
-    def reach(step: Tensor) -> Tensor:
-        share = step / total
-        return 2 * WEIGHT_ERROR * share * (total - step) + error + rounding
-
-    is_near = (lower > 0) & (point - lower <= reach(lower))
-    is_near |= (upper < total) & (upper - point <= reach(upper))
-    # At the very ends a weight that one side flushes to 0 decides.
-    is_near |= (point <= sums.shape[1] * BLOCK * TINY) | (total - point <= rounding)
-    return Drawn(block * BLOCK + slot, is_near)
+    return Edges(block * BLOCK + slot, lower, upper, point, total)
 
 
 def _first_above(steps: Tensor, weights: Tensor, point: Tensor) -> Tensor:
@@ -90,3 +119,38 @@ def _first_above(steps: Tensor, weights: Tensor, point: Tensor) -> Tensor:
     numbers = torch.arange(steps.shape[1], device=steps.device)
     last = torch.where(weights > 0, numbers, 0).amax(1)
     return torch.where(index < steps.shape[1], index, last)
+
+
+def _step_before(steps: Tensor, index: Tensor) -> Tensor:
+    before = steps.gather(1, (index - 1).clamp(min=0)[:, None])[:, 0]
+    return torch.where(index > 0, before, 0)
+
+
+def as_blocks(values: Tensor) -> Tensor:
+    """View the last axis as whole blocks."""
+    return values.view(*values.shape[:-1], -1, BLOCK)
+
+
+def without(weights: Tensor, blocks: Tensor, cut: Cut) -> Tensor:
+    """Return blocks of weights after a cut.
+
+    Parameters
+    ----------
+    weights : Tensor of float64, shape (R, 256)
+        One block of each row.
+    blocks : Tensor of int64, shape (R,)
+        Which block.
+    cut : Cut
+        What is taken.
+
+    Returns
+    -------
+    Tensor of float64, shape (R, 256)
+        Not negative.
+    """
+    numbers = torch.arange(BLOCK, device=weights.device) + (blocks * BLOCK)[:, None]
+    held = torch.where(numbers == cut.dropped[:, None], 0, weights)
+    if len(cut.draft_weights):
+        drafts = as_blocks(cut.draft_weights)[cut.draft_rows, blocks].double()
+        held = torch.where(cut.units[:, None] > 0, held - cut.units[:, None] * drafts, held)
+    return held.clamp(min=0)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,8 @@ from draftproof.device.chains import has_sound_laws, pack_chains
 from draftproof.device.follow import draw_places, race_places, visited, walk
 from draftproof.device.greedy import greedy_tokens
 from draftproof.device.laws import TorchLaws, to_device
-from draftproof.device.places import Place, bucket, is_native, pack_places
+from draftproof.device.place_laws import PlaceLaws
+from draftproof.device.places import Place, Places, bucket, is_native, pack_places
 from draftproof.device.rules import judge_block, judge_standard
 from draftproof.errors import ConfigError
 from draftproof.verify import NumpyExecutor, TokenLogprobs, VerifyRow
@@ -76,6 +78,10 @@ class TorchExecutor:
         ``"definition"`` copies the logits that the row reaches and lets the definition
         decide, so that decisions are identical in every case; ``"keep"`` keeps the
         device's decision, and the row is counted.
+    kernels : {"auto", "torch", "triton"}
+        What computes the laws of policies that have a temperature and nothing else, and
+        greedy tokens: ``"triton"`` reads the logits and writes no weights; ``"auto"``
+        takes it on CUDA where triton is installed. Other policies, and races, use torch.
     pad : bool, optional
         Whether sizes are padded to buckets, so that passes of similar size run the same
         kernels on the same shapes. None says so on every device but the CPU.
@@ -83,7 +89,7 @@ class TorchExecutor:
     Raises
     ------
     ConfigError
-        If ``near_edge`` is unknown.
+        If ``near_edge`` or ``kernels`` is unknown.
 
     Notes
     -----
@@ -95,9 +101,18 @@ class TorchExecutor:
     orders of stages, and rows whose draft or policy the definition refuses.
     """
 
-    def __init__(self, near_edge: str = "definition", *, pad: bool | None = None) -> None:
+    def __init__(
+        self,
+        near_edge: str = "definition",
+        *,
+        kernels: str = "auto",
+        pad: bool | None = None,
+    ) -> None:
         if near_edge not in ("definition", "keep"):
             raise ConfigError(f"near_edge {near_edge!r}: expected definition or keep")
+        if kernels not in ("auto", "torch", "triton"):
+            raise ConfigError(f"kernels {kernels!r}: expected auto, torch or triton")
+        self._kernels = kernels
         self.counts = ExecutorCounts()
         self._keeps_near = near_edge == "keep"
         self._pad = pad
@@ -143,20 +158,20 @@ class TorchExecutor:
         places = [place for job in jobs for place in job.places]
         packed = pack_places(places, logits.shape[1], self._size(len(places), logits))
         if kind == "greedy":
-            tokens, is_bad = greedy_tokens(logits, packed)
+            tokens, is_bad = self._greedy(logits, packed)
             is_near = torch.zeros_like(is_bad)
+        elif kind == "race":
+            raced = TorchLaws(logits, packed)
+            tokens, is_near = race_places(raced, _noise(jobs, logits))
+            is_bad = raced.is_bad[: len(places)]
         else:
-            laws = TorchLaws(logits, packed)
+            laws = self._laws(logits, packed)
             is_bad = laws.is_bad
-            if kind == "race":
-                tokens, is_near = race_places(laws, _noise(jobs, logits))
-                is_bad = is_bad[: len(places)]
-            else:
-                coins = np.full(len(packed), 0.5)
-                coins[: len(places)] = [
-                    job.row.coins.sample(len(place.extra)) for job in jobs for place in job.places
-                ]
-                tokens, is_near = draw_places(laws, to_device(coins, logits.device))
+            coins = np.full(len(packed), 0.5)
+            coins[: len(places)] = [
+                job.row.coins.sample(len(place.extra)) for job in jobs for place in job.places
+            ]
+            tokens, is_near = draw_places(laws, to_device(coins, logits.device))
         crossing = torch.stack([tokens, is_near.long(), is_bad.long()]).cpu().numpy()
         verdicts: list[TreeVerdict | None] = []
         begin = 0
@@ -186,15 +201,34 @@ class TorchExecutor:
             logits.device,
             pad=self._pads(logits),
         )
-        laws = TorchLaws(logits, pack_places(places, vocab_size, self._size(len(places), logits)))
+        packed = pack_places(places, vocab_size, self._size(len(places), logits))
+        laws = self._laws(logits, packed)
         decision = (judge_standard if kind == "standard" else judge_block)(laws, chains)
         crossing = torch.stack([part.long() for part in decision])[:, : len(jobs)].cpu()
         verdicts: list[TreeVerdict | None] = []
         for draft, (accepted, token, near, bad) in zip(drafts, crossing.T.tolist(), strict=True):
-            source = "recovered" if accepted < len(draft) else "bonus" if accepted else "sampled"
-            verdict = TreeVerdict(tuple(range(accepted)), token, source)
+            verdict = _verdict(draft, accepted, token)
             verdicts.append(self._settle(verdict, bool(near), bool(bad)))
         return verdicts
+
+    def _laws(self, logits: Tensor, places: Places) -> PlaceLaws:
+        if places.is_plain and self._has_kernels(logits):
+            from draftproof.device.triton_laws import TritonLaws
+
+            return TritonLaws(logits, places)
+        return TorchLaws(logits, places)
+
+    def _greedy(self, logits: Tensor, places: Places) -> tuple[Tensor, Tensor]:
+        if places.edits is None and self._has_kernels(logits):
+            from draftproof.device.triton_laws import triton_greedy
+
+            return triton_greedy(logits, places)
+        return greedy_tokens(logits, places)
+
+    def _has_kernels(self, logits: Tensor) -> bool:
+        if self._kernels != "auto":
+            return self._kernels == "triton"
+        return logits.device.type == "cuda" and find_spec("triton") is not None
 
     def _settle(self, verdict: TreeVerdict, is_near: bool, is_bad: bool) -> TreeVerdict | None:
         """Count a row, and return its verdict unless the definition must decide."""
@@ -283,6 +317,13 @@ def _kind(row: VerifyRow, vocab_size: int) -> str:
     if row.rule in ("target-only", "sample-match"):
         return "draw"
     return "standard" if not len(draft) else row.rule
+
+
+def _verdict(draft: Draft, accepted: int, token: int) -> TreeVerdict:
+    path = tuple(range(accepted))
+    if accepted < len(draft):
+        return TreeVerdict(path, token, "recovered")
+    return TreeVerdict(path, token, "bonus" if path else "sampled")
 
 
 def _places(row: VerifyRow) -> list[Place]:

@@ -7,10 +7,10 @@ way round. Top-k compares logits, which are the same bits everywhere: its set is
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from draftproof.core.truncation import nucleus
 from draftproof.device.precision import WEIGHT_ERROR
 
 __all__ = ["keep_at_least", "keep_largest", "keep_nucleus", "nucleus_cut"]
@@ -67,7 +67,7 @@ def keep_at_least(weights: Tensor, fraction: Tensor) -> Tensor:
 
 
 def keep_nucleus(
-    weights: Tensor, logits: Tensor, mass: Tensor, *, on_host: bool | None = None
+    weights: Tensor, logits: Tensor, mass: Tensor, *, by_sort: bool | None = None
 ) -> Tensor:
     """Keep the smallest set of heaviest tokens that reaches a mass, in place.
 
@@ -79,8 +79,8 @@ def keep_nucleus(
         What the weights were made from: equal logits tie in every executor.
     mass : Tensor of float64, shape (N,)
         Share that stays, in (0, 1].
-    on_host : bool, optional
-        Whether the definition's own search finds the sets; None says so for tensors on
+    by_sort : bool, optional
+        Whether a sort of the heavy weights finds the cut; None says so for tensors on
         the host, where searching by bisection would read each row thirty times.
 
     Returns
@@ -96,8 +96,8 @@ def keep_nucleus(
     """
     total = weights.sum(1, dtype=torch.float64)
     goal = mass * total
-    if weights.device.type == "cpu" if on_host is None else on_host:
-        cut = _definition_cut(weights, mass)
+    if weights.device.type == "cpu" if by_sort is None else by_sort:
+        cut = _sorted_cuts(weights, goal)
     else:
         cut = nucleus_cut(weights, goal)
     held = cut[:, None]
@@ -161,10 +161,15 @@ def nucleus_cut(weights: Tensor, goal: Tensor) -> Tensor:
     return low.view(torch.float32)
 
 
-def _definition_cut(weights: Tensor, mass: Tensor) -> Tensor:
+def _sorted_cuts(weights: Tensor, goal: Tensor) -> Tensor:
+    """Return what `nucleus_cut` returns, by sorting the weights that can matter."""
     cuts = torch.zeros(len(weights), dtype=torch.float32)
-    for i, share in enumerate(mass.tolist()):
-        row = weights[i].numpy()
-        if share < 1 and row.sum() > 0:
-            cuts[i] = float(row[nucleus(row, share)].min())
+    for i, (row, wanted) in enumerate(zip(weights.numpy(), goal.tolist(), strict=True)):
+        total = float(row.sum(dtype=np.float64))
+        # All weights below the floor weigh less together than what may be left out;
+        # half of that leaves room for the rounding of the sums.
+        held = np.sort(row[row >= 0.5 * (total - wanted) / len(row)])[::-1]
+        if len(held) and wanted < total:
+            rank = int(held.cumsum(dtype=np.float64).searchsorted(wanted))
+            cuts[i] = float(held[min(rank, len(held) - 1)])
     return cuts

@@ -14,7 +14,8 @@ from torch import Tensor
 from draftproof.core.tree import TreeDraft, TreeVerdict
 from draftproof.core.types import Draft
 from draftproof.device.draws import Drawn, draw
-from draftproof.device.laws import PlaceLaws, TorchLaws
+from draftproof.device.laws import TorchLaws
+from draftproof.device.place_laws import PlaceLaws
 from draftproof.device.precision import WEIGHT_ERROR
 
 __all__ = ["draw_places", "race_places", "visited", "walk"]
@@ -39,9 +40,7 @@ def draw_places(laws: PlaceLaws, coins: Tensor) -> Drawn:
         One token per place.
     """
     every = torch.arange(len(coins), device=coins.device)
-    return draw(
-        laws.sums, lambda blocks: laws.block(every, blocks), coins, laws.slack * laws.totals
-    )
+    return draw(laws, every, laws.sums, coins, laws.slack * laws.totals)
 
 
 def race_places(laws: TorchLaws, noise: Tensor) -> Drawn:

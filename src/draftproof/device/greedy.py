@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from draftproof.device.laws import apply_edits, as_blocks, working_logits
+from draftproof.device.draws import as_blocks
+from draftproof.device.laws import apply_edits, working_logits
 from draftproof.device.places import Places
 from draftproof.device.precision import BLOCK
 

@@ -2,65 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from draftproof.device.draws import as_blocks, search, without
 from draftproof.device.filters import keep_at_least, keep_largest, keep_nucleus
+from draftproof.device.place_laws import Cut, Edges
 from draftproof.device.places import Edits, Places
 from draftproof.device.precision import BLOCK
 
 __all__ = [
-    "PlaceLaws",
     "TorchLaws",
     "apply_edits",
-    "as_blocks",
     "block_sums",
     "to_device",
     "working_logits",
 ]
-
-
-class PlaceLaws(Protocol):
-    """Laws of N places, as far as the rules need them.
-
-    Attributes
-    ----------
-    totals : Tensor of float64, shape (N,)
-        Sum of the weights of each place.
-    sums : Tensor of float64, shape (N, V / BLOCK)
-        Sums of the weights of each block.
-    slack : Tensor of float64, shape (N,)
-        Share of the total that filters may have kept or dropped wrongly.
-    is_bad : Tensor of bool, shape (N,)
-        Places that have no law.
-    """
-
-    totals: Tensor
-    sums: Tensor
-    slack: Tensor
-    is_bad: Tensor
-
-    def weights_at(self, places: Tensor, tokens: Tensor) -> Tensor:
-        """Return single weights as float64, in the shape of ``places``."""
-        ...
-
-    def block(self, places: Tensor, blocks: Tensor) -> Tensor:
-        """Return one block of weights per place, float64, shape (R, BLOCK)."""
-        ...
-
-    def excess_sums(
-        self, places: Tensor, scale: Tensor, draft_weights: Tensor, draft_rows: Tensor
-    ) -> Tensor:
-        """Return the block sums of ``(w - scale * q)+``, float64, shape (R, V / BLOCK).
-
-        Row ``r`` takes ``scale[r]`` times row ``draft_rows[r]`` of ``draft_weights``,
-        shape (Q, padded V), from the weights of place ``places[r]``.
-        """
-        ...
 
 
 class TorchLaws:
@@ -121,13 +82,22 @@ class TorchLaws:
         return as_blocks(self.weights)[places, blocks].double()
 
     def excess_sums(
-        self, places: Tensor, scale: Tensor, draft_weights: Tensor, draft_rows: Tensor
+        self, places: Tensor, units: Tensor, draft_weights: Tensor, draft_rows: Tensor
     ) -> Tensor:
         """Return the block sums of a positive part; see `PlaceLaws`."""
         excess = draft_weights[draft_rows].double()
-        excess *= -scale[:, None]
+        excess *= -units[:, None]
         excess += self.weights[places]
         return block_sums(excess.clamp_(min=0))
+
+    def search(self, places: Tensor, sums: Tensor, coins: Tensor, cut: Cut | None) -> Edges:
+        """Find coins in cumulative laws; see `PlaceLaws`."""
+
+        def block_of(blocks: Tensor) -> Tensor:
+            held = self.block(places, blocks)
+            return held if cut is None else without(held, blocks, cut)
+
+        return search(sums, block_of, coins)
 
 
 def working_logits(logits: Tensor, rows: NDArray[np.int64]) -> Tensor:
@@ -195,11 +165,6 @@ def _filter_logits(held: Tensor, places: Places) -> None:
         counts = places.top_k[rows]
         keep_largest(picked, to_device(counts, held.device), int(counts.max()))
         held[chosen] = picked
-
-
-def as_blocks(values: Tensor) -> Tensor:
-    """View the last axis as whole blocks."""
-    return values.view(*values.shape[:-1], -1, BLOCK)
 
 
 def block_sums(values: Tensor) -> Tensor:

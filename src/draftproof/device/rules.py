@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from draftproof.device.chains import Chains
-from draftproof.device.draws import draw
-from draftproof.device.laws import PlaceLaws, as_blocks
+from draftproof.device.draws import draw, without
+from draftproof.device.place_laws import Cut, PlaceLaws
 from draftproof.device.precision import BLOCK, TINY, WEIGHT_ERROR
 
 __all__ = ["Decision", "judge_block", "judge_standard"]
@@ -59,7 +59,7 @@ def _score(laws: PlaceLaws, chains: Chains) -> _Scores:
     return _Scores(places, probs, errors)
 
 
-def _flushed(laws: PlaceLaws, chains: Chains, scores: _Scores, floor: Tensor) -> Tensor:
+def _flushed(laws: PlaceLaws, scores: _Scores, floor: Tensor) -> Tensor:
     """Return where a weight that may have been flushed to 0 could decide."""
     least = TINY / laws.totals[scores.places[:, :-1]]
     return (scores.probs < least) & (floor < least)
@@ -86,7 +86,7 @@ def judge_standard(laws: PlaceLaws, chains: Chains) -> Decision:
     keeps &= chains.is_draft()
     accepted = keeps.cumprod(1).sum(1)
     is_near = ((claimed - scores.probs).abs() <= scores.errors) & (scores.errors > 0)
-    is_near |= _flushed(laws, chains, scores, claimed)
+    is_near |= _flushed(laws, scores, claimed)
     numbers = torch.arange(chains.kappa + 1, device=accepted.device)
     reached = numbers <= accepted[:, None]
     near = (is_near & reached[:, :-1] & chains.is_draft()).any(1)
@@ -142,7 +142,7 @@ def judge_block(laws: PlaceLaws, chains: Chains) -> Decision:
     is_near &= ((held[:, 1:] > 0) & (held[:, 1:] < 1)) | (spread[:, 1:] > 0)
     asked = (numbers >= accepted[:, None]) & is_draft
     near = (is_near & asked).any(1)
-    near |= (_flushed(laws, chains, scores, chains.accept * chains.draft_probs) & is_draft).any(1)
+    near |= (_flushed(laws, scores, chains.accept * chains.draft_probs) & is_draft).any(1)
 
     alive = (held > 0).sum(1)  # places 0 .. alive - 1 were scored, and one more than survives
     reached = torch.arange(chains.kappa + 1, device=held.device) < alive[:, None]
@@ -202,13 +202,14 @@ def _draw_after(
     is_one_hot[chains.sampled] = False
     dropped = torch.where(is_full | ~is_one_hot, -1, dropped)
     home = dropped.clamp(min=0) // BLOCK
-    rest = _without(laws.block(places, home), home, dropped).sum(1)
+    unit = torch.zeros_like(totals)
+    draft_row = torch.zeros_like(places)
+    alone = Cut(dropped, unit, chains.draft_weights[:0], draft_row)
+    rest = without(laws.block(places, home), home, alone).sum(1)
     lost = dropped >= 0
     every = torch.arange(len(places), device=places.device)
     sums[every, home] = torch.where(lost, rest, sums[every, home])
 
-    unit = torch.zeros_like(totals)
-    draft_row = torch.zeros_like(places)
     if len(chains.sampled):
         sampled = chains.sampled
         draft_row[sampled] = chains.draft_rows.gather(1, slot[sampled])[:, 0]
@@ -232,18 +233,6 @@ def _draw_after(
     unit = torch.where(is_empty, 0, unit)
     dropped = torch.where(is_empty, -1, dropped)
 
-    def block_of(blocks: Tensor) -> Tensor:
-        held = _without(laws.block(places, blocks), blocks, dropped)
-        if len(chains.sampled):
-            drafts = as_blocks(chains.draft_weights)[draft_row, blocks].double()
-            held = torch.where(unit[:, None] > 0, held - unit[:, None] * drafts, held)
-        return held.clamp(min=0)
-
-    drawn = draw(sums, block_of, coins, error)
+    cut = Cut(dropped, unit, chains.draft_weights, draft_row)
+    drawn = draw(laws, places, sums, coins, error, cut)
     return drawn.tokens, drawn.is_near | near_empty
-
-
-def _without(weights: Tensor, blocks: Tensor, tokens: Tensor) -> Tensor:
-    """Return blocks of weights with one token each set to 0; -1 leaves a block alone."""
-    numbers = torch.arange(BLOCK, device=weights.device) + (blocks * BLOCK)[:, None]
-    return torch.where(numbers == tokens[:, None], 0, weights)

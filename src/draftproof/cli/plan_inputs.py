@@ -297,7 +297,7 @@ def batches_of(text: str) -> tuple[int, ...]:
     try:
         if ":" in text:
             low, high = (int(part) for part in text.split(":"))
-            sizes = []
+            sizes = [] if low <= high else [0]
             while low < high:
                 sizes.append(low)
                 low *= 2

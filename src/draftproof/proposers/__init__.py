@@ -10,11 +10,15 @@ from draftproof.proposers.prediction import (
     prediction_usage,
 )
 from draftproof.proposers.suffix import SuffixProposer
+from draftproof.proposers.tree_draft_model import DraftModelTreeProposer
+from draftproof.proposers.tree_ngram import NgramTreeProposer
 
 __all__ = [
     "DraftModelProposer",
+    "DraftModelTreeProposer",
     "HybridProposer",
     "NgramProposer",
+    "NgramTreeProposer",
     "NoProposer",
     "PredictionProposer",
     "PredictionUsage",

@@ -30,12 +30,16 @@ class DraftSequence:
         The request's token list, as last seen.
     num_agreed : int
         How many cached tokens are known to equal the tokens of ``source``.
+    branches : list of DraftSequence
+        Forks that went on with other drafts, where drafts branch. They live until the
+        request drafts again and one of them, or the sequence itself, is gone on with.
     """
 
     sequence_id: int
     cached: list[int]
     source: Sequence[int]
     num_agreed: int = 0
+    branches: list[DraftSequence] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -71,6 +75,8 @@ class DraftSequences:
             Holds a proper prefix of the tokens, so that at least one is left to feed.
         """
         held = self._held.pop(request_id, None)
+        if held is not None and held.branches:
+            held = self._nearest(held, token_ids)
         if held is not None and not self._roll_back(held, token_ids):
             self._close(held)
             held = None
@@ -80,6 +86,39 @@ class DraftSequences:
             held = DraftSequence(sequence_id, list(token_ids[:restored]), token_ids, restored)
         self._held[request_id] = held
         return held
+
+    def fork(self, owner: DraftSequence, source: DraftSequence) -> DraftSequence:
+        """Start a sequence that goes on from where another is, for a draft that branches.
+
+        Parameters
+        ----------
+        owner : DraftSequence
+            The request's sequence, which keeps the new one as a branch.
+        source : DraftSequence
+            The sequence to go on from: the owner or one of its branches.
+
+        Returns
+        -------
+        DraftSequence
+            Closed together with the owner.
+        """
+        sequence_id = self.backend.fork(source.sequence_id)
+        branch = DraftSequence(sequence_id, list(source.cached), source.source, source.num_agreed)
+        owner.branches.append(branch)
+        return branch
+
+    def prune(self, owner: DraftSequence, branch: DraftSequence) -> None:
+        """Close a branch that is not needed.
+
+        Parameters
+        ----------
+        owner : DraftSequence
+            The request's sequence.
+        branch : DraftSequence
+            One of its branches.
+        """
+        owner.branches.remove(branch)
+        self._close(branch)
 
     def reserve(self, request_id: str, num_tokens: int, in_use: Sequence[str]) -> None:
         """Make room, taking it from requests that are not drafting now.
@@ -117,6 +156,24 @@ class DraftSequences:
         if held is not None:
             self._close(held)
 
+    def _nearest(self, held: DraftSequence, token_ids: Sequence[int]) -> DraftSequence:
+        """Return the one of a request's sequences that shares most with the text.
+
+        The others are closed: all drafts but the kept ones are dropped.
+        """
+        branches, held.branches = held.branches, []
+        sequences = [held, *branches]
+        known = held.num_agreed if token_ids is held.source else 0
+        shared = [
+            _common_prefix(sequence.cached, token_ids, min(known, sequence.num_agreed))
+            for sequence in sequences
+        ]
+        best = shared.index(max(shared))
+        for index, sequence in enumerate(sequences):
+            if index != best:
+                self._close(sequence)
+        return sequences[best]
+
     def _roll_back(self, held: DraftSequence, token_ids: Sequence[int]) -> bool:
         """Roll back to the common prefix; False when the sequence cannot be used."""
         if self.backend.length(held.sequence_id) != len(held.cached):
@@ -133,6 +190,8 @@ class DraftSequences:
         return True
 
     def _close(self, held: DraftSequence) -> None:
+        for branch in held.branches:
+            self._close(branch)
         try:
             self.backend.close(held.sequence_id)
         except BackendError:

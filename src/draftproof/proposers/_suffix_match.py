@@ -136,6 +136,34 @@ class SuffixMatchIndex:
             return found
         return self._longest_without_hashes()
 
+    def matches(self, limit: int) -> list[SuffixMatch]:
+        """Find earlier occurrences of the text's end, longest first, newest of equals first.
+
+        Parameters
+        ----------
+        limit : int
+            How many of the newest occurrences of the shortest match are looked at.
+
+        Returns
+        -------
+        list of SuffixMatch
+            Each with the length to which it agrees, ``min_n`` to ``max_n``.
+        """
+        size, tokens = self._size, self.tokens
+        if size <= self._min_n:
+            return []
+        window = self._keys[self._min_n : size]
+        ends = np.flatnonzero(window == self._keys[size])[-limit:] + self._min_n
+        found: list[SuffixMatch] = []
+        for length in range(1, min(self._max_n, size - 1) + 1):
+            # Token by token, so that a collision of hashes is no match.
+            agrees = (ends >= length) & (tokens[ends - length] == tokens[size - length])
+            if length > self._min_n:
+                found += [SuffixMatch(int(end), length - 1) for end in ends[~agrees]]
+            ends = ends[agrees]
+        found += [SuffixMatch(int(end), min(self._max_n, size - 1)) for end in ends]
+        return sorted(found, key=lambda match: (-match.length, -match.end))
+
     def _narrow(self, hits: NDArray[np.intp]) -> SuffixMatch:
         """Find the longest match among hits by hashes, newest hits first.
 

@@ -195,7 +195,7 @@ class DraftModelProposer:
             num_own = self._reserve(request.request_id, len(pending), kappa - len(head), names)
         except Exception as error:  # noqa: BLE001  a drafter may fail; decoding goes on
             self._sequences.drop(request.request_id)
-            return Draft(proposer=self._name, note=_reason(error))
+            return Draft(proposer=self._name, note=failure_note(error))
         kappa = len(head) + num_own
         row = _Drafting(request, self._params(request), sequence, kappa, pending, list(head))
         if kappa < request.kappa:
@@ -275,10 +275,10 @@ class DraftModelProposer:
         """Draw the next draft of a row and keep the law it was drawn with."""
         request, position = row.request, len(row.token_ids)
         try:
-            scores = _resized(logits, self._vocab_size)
+            scores = resized(logits, self._vocab_size)
             law = target_law(scores, row.params, request.history, row.token_ids)
         except DraftproofError as error:
-            row.note, row.is_done = _reason(error), True
+            row.note, row.is_done = failure_note(error), True
             return
         if self._min_confidence > 0 and _confidence(scores) < self._min_confidence:
             row.note, row.is_done = f"confidence below {self._min_confidence}", True
@@ -295,7 +295,7 @@ class DraftModelProposer:
     def _fail(self, row: _Drafting, error: Exception) -> None:
         """End a row whose pass failed; what its sequence holds is not known."""
         self._sequences.drop(row.request.request_id)
-        row.note, row.is_done = _reason(error), True
+        row.note, row.is_done = failure_note(error), True
 
     def _finished(self, row: _Drafting) -> Draft:
         is_certain = all(law.is_one_hot for law in row.laws)
@@ -304,13 +304,13 @@ class DraftModelProposer:
         return Draft(tuple(own), laws, self._name, row.note)
 
 
-def _reason(error: Exception) -> str:
+def failure_note(error: Exception) -> str:
     if isinstance(error, DraftproofError):
         return f"drafter stopped: {error}"
     return f"drafter failed: {error!r}"
 
 
-def _resized(logits: NDArray[np.float32], vocab_size: int) -> NDArray[np.float32]:
+def resized(logits: NDArray[np.float32], vocab_size: int) -> NDArray[np.float32]:
     """Cut or pad a row to the target's vocabulary; padding is impossible, not unlikely."""
     missing = vocab_size - len(logits)
     if missing <= 0:

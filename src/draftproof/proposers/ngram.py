@@ -3,25 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from draftproof.core.protocols import ProposalRequest
 from draftproof.core.types import Draft
-from draftproof.errors import ConfigError
+from draftproof.proposers._lookups import SuffixLookups
 from draftproof.proposers._suffix_match import SuffixMatch, SuffixMatchIndex
 
 __all__ = ["NgramProposer"]
-
-#: How many of the tokens ingested last are compared with the request's before more are added.
-_BOUNDARY = 8
-
-
-@dataclass(slots=True)
-class _Lookup:
-    """The index of one request, and the token list it has read so far."""
-
-    index: SuffixMatchIndex
-    source: Sequence[int] = field(default=())
 
 
 class NgramProposer:
@@ -60,11 +48,7 @@ class NgramProposer:
     """
 
     def __init__(self, min_n: int = 2, max_n: int = 8) -> None:
-        if not 1 <= min_n <= max_n:
-            raise ConfigError(f"n-gram range {min_n}..{max_n}: expected 1 <= min_n <= max_n")
-        self._min_n = min_n
-        self._max_n = max_n
-        self._lookups: dict[str, _Lookup] = {}
+        self._lookups = SuffixLookups(min_n, max_n)
 
     @property
     def name(self) -> str:
@@ -99,41 +83,17 @@ class NgramProposer:
         request_id : str
             Name of the request; unknown names are ignored.
         """
-        self._lookups.pop(request_id, None)
+        self._lookups.release(request_id)
 
     def _propose_one(self, request: ProposalRequest) -> Draft:
-        index = self._ingest(request)
+        index = self._lookups.ingest(request.request_id, request.token_ids)
         match = index.longest()
         if match is None:
             return Draft(proposer=self.name, note="no earlier n-gram matches")
-        return Draft(_continuation(index, match, request.kappa), proposer=self.name)
-
-    def _ingest(self, request: ProposalRequest) -> SuffixMatchIndex:
-        """Return the request's index with all its tokens in it."""
-        tokens = request.token_ids
-        lookup = self._lookups.get(request.request_id)
-        if lookup is None or not _continues(lookup, tokens):
-            lookup = _Lookup(SuffixMatchIndex(self._min_n, self._max_n))
-            self._lookups[request.request_id] = lookup
-        lookup.source = tokens
-        lookup.index.extend(tokens[len(lookup.index) :])
-        return lookup.index
+        return Draft(continuation(index, match, request.kappa), proposer=self.name)
 
 
-def _continues(lookup: _Lookup, tokens: Sequence[int]) -> bool:
-    """Say whether the tokens only add to what the index holds.
-
-    The same list object is trusted to have grown at its end, up to a look at the
-    boundary; another object is compared in full.
-    """
-    held = len(lookup.index)
-    if held > len(tokens):
-        return False
-    begin = max(0, held - _BOUNDARY) if tokens is lookup.source else 0
-    return bool(list(tokens[begin:held]) == lookup.index.tokens[begin:].tolist())
-
-
-def _continuation(index: SuffixMatchIndex, match: SuffixMatch, kappa: int) -> tuple[int, ...]:
+def continuation(index: SuffixMatchIndex, match: SuffixMatch, kappa: int) -> tuple[int, ...]:
     """Copy ``kappa`` tokens from the end of the match, periodically past the text's end."""
     copied: list[int] = index.tokens[match.end : match.end + kappa].tolist()
     period = len(copied)

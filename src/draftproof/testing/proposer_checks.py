@@ -10,7 +10,14 @@ import numpy as np
 from draftproof.core.policy import History, SamplingParams
 from draftproof.core.protocols import ProposalRequest, Proposer
 from draftproof.core.rng import CoinSource, RoundCoins
-from draftproof.core.types import Draft
+from draftproof.testing.drafts import (
+    AnyDraft,
+    certain_paths,
+    difference,
+    kept_tokens,
+    laws_of,
+    redrawn,
+)
 from draftproof.testing.report import ConformanceError, Skipped
 
 __all__ = ["PROPOSER_CHECKS", "ProposerBench", "ProposerCheck", "Script"]
@@ -128,7 +135,7 @@ class ProposerBench:
         params = self.policies[policy % len(self.policies)]
         return Script(name, self.tokens(count), params, int(self.rng.integers(2**62)))
 
-    def propose(self, proposer: Proposer, requests: Sequence[ProposalRequest]) -> list[Draft]:
+    def propose(self, proposer: Proposer, requests: Sequence[ProposalRequest]) -> list[AnyDraft]:
         """Draft, and check what holds for every draft.
 
         Raises
@@ -137,7 +144,7 @@ class ProposerBench:
             If drafts are missing, too long or out of range, or laws do not fit.
         """
         texts = [list(request.token_ids) for request in requests]
-        drafts = proposer.propose(requests)
+        drafts = list(proposer.propose(requests))
         if len(drafts) != len(requests):
             raise ConformanceError(f"{len(drafts)} drafts for {len(requests)} rows")
         for draft, request, text in zip(drafts, requests, texts, strict=True):
@@ -150,7 +157,7 @@ class ProposerBench:
             bad = [token for token in draft.token_ids if not 0 <= token < self.vocab_size]
             if bad:
                 raise ConformanceError(f"drafted id {bad[0]}, expected 0 to {self.vocab_size - 1}")
-            for law in draft.laws or ():
+            for law in laws_of(draft):
                 if law.vocab_size != self.vocab_size:
                     raise ConformanceError(
                         f"law over {law.vocab_size} tokens, expected {self.vocab_size}"
@@ -191,8 +198,8 @@ def laws_are_those_drawn_from(bench: ProposerBench) -> None:
                 scripts, requests, bench.propose(proposer, requests), strict=True
             ):
                 _replay(request, draft)
-                num_drawn += len(draft.laws or ())
-                script.commit([*draft.token_ids[: turn % 4], *bench.tokens(1)])
+                num_drawn += len(draft) if laws_of(draft) else 0
+                script.commit([*kept_tokens(draft, turn % 4), *bench.tokens(1)])
             num_rounds += len(requests)
         for script in scripts:
             proposer.release(script.request_id)
@@ -211,9 +218,9 @@ def laws_hold_at_their_edges(bench: ProposerBench) -> None:
     for policy in range(len(bench.policies)):
         script, proposer = bench.script(str(policy), 12, policy), bench.make_proposer()
         draft = bench.propose(proposer, [script.request(1)])[0]
-        if not draft.laws:
+        if not laws_of(draft):
             continue
-        steps = np.cumsum(draft.laws[0].dense())
+        steps = np.cumsum(laws_of(draft)[0].dense())
         inner = np.unique(steps[(steps > _EDGE) & (steps < 1 - _EDGE)])
         for step in bench.rng.permutation(inner)[:_NUM_EDGES].tolist():
             for coin in (step - _EDGE, step + _EDGE):
@@ -233,10 +240,10 @@ def drafts_without_laws_are_deterministic(bench: ProposerBench) -> None:
             first = bench.propose(bench.make_proposer(), [script.copy().request(6)])[0]
             other = script.copy(seed=script.seed + 1 + turn)
             second = bench.propose(bench.make_proposer(), [other.request(6)])[0]
-            if first.laws is None and second.laws is None and first.token_ids != second.token_ids:
+            if certain_paths(first) != certain_paths(second):
                 raise ConformanceError(
                     f"drafts {first.token_ids} became {second.token_ids} with other coins, "
-                    "without laws that say how they were drawn"
+                    "where no laws say how they were drawn"
                 )
             script.commit(bench.tokens(2))
 
@@ -249,7 +256,7 @@ def rounds_leave_no_trace(bench: ProposerBench) -> None:
         draft = bench.propose(proposer, [script.request(4)])[0]
         fresh = bench.propose(bench.make_proposer(), [script.copy().request(4)])[0]
         _expect_same(bench, draft, fresh, f"round {turn}")
-        script.commit([*draft.token_ids[:accepted], *bench.tokens(1)])
+        script.commit([*kept_tokens(draft, accepted), *bench.tokens(1)])
         if turn % 5 == 4:  # a stretch of plain decoding
             script.commit(bench.tokens(7))
 
@@ -301,26 +308,19 @@ class _ChosenCoins(RoundCoins):
         return self._coin
 
 
-def _replay(request: ProposalRequest, draft: Draft) -> None:
-    for index, (token, law) in enumerate(zip(draft.token_ids, draft.laws or (), strict=False)):
-        if request.coupled:
-            replayed = law.race(request.coins.noise(index, law.vocab_size))
-        else:
-            replayed = law.draw(request.coins.draft(index))
-        if replayed != token or not law.prob(token) > 0:
+def _replay(request: ProposalRequest, draft: AnyDraft) -> None:
+    for index, token, again in redrawn(request, draft):
+        if again != token:
             raise ConformanceError(
-                f"draft {index} is {token}, its law gives {replayed} for the same coin"
+                f"draft {index} is {token}, its law gives {again} for the same coin"
             )
 
 
-def _expect_same(bench: ProposerBench, found: Draft, expected: Draft, what: str) -> None:
-    if found.token_ids != expected.token_ids:
-        raise ConformanceError(
-            f"{what}: drafts {found.token_ids}, a fresh drafter gives {expected.token_ids}"
-        )
-    if (found.laws is None) != (expected.laws is None):
-        raise ConformanceError(f"{what}: drafts with laws once and without laws once")
-    for mine, fresh in zip(found.laws or (), expected.laws or (), strict=True):
+def _expect_same(bench: ProposerBench, found: AnyDraft, expected: AnyDraft, what: str) -> None:
+    apart = difference(found, expected)
+    if apart:
+        raise ConformanceError(f"{what}: {apart} of a fresh drafter")
+    for mine, fresh in zip(laws_of(found), laws_of(expected), strict=True):
         gap = float(np.abs(mine.dense() - fresh.dense()).max())
         if not gap <= bench.tolerance:
             raise ConformanceError(

@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from draftproof.core.protocols import ProposalRequest, Proposer
-from draftproof.core.types import Draft
+from draftproof.core.types import Draft, TreeDraft
+from draftproof.errors import InvariantError
 
 __all__ = [
     "DecliningProposer",
@@ -193,7 +194,7 @@ class _Wrapper:
         """Name of the wrapped drafter."""
         return self._inner.name
 
-    def propose(self, requests: Sequence[ProposalRequest]) -> list[Draft]:
+    def propose(self, requests: Sequence[ProposalRequest]) -> Sequence[Draft | TreeDraft]:
         """Count the call and pass it on.
 
         Parameters
@@ -203,7 +204,7 @@ class _Wrapper:
 
         Returns
         -------
-        list of Draft
+        sequence of Draft or TreeDraft
             What the wrapped drafter proposed, changed by this one's fault.
         """
         self.num_calls += 1
@@ -219,7 +220,7 @@ class _Wrapper:
         """
         self._inner.release(request_id)
 
-    def _altered(self, drafts: list[Draft]) -> list[Draft]:
+    def _altered(self, drafts: Sequence[Draft | TreeDraft]) -> Sequence[Draft | TreeDraft]:
         return drafts
 
 
@@ -238,7 +239,7 @@ class FlickeringProposer(_Wrapper):
         super().__init__(inner)
         self._pattern = tuple(pattern)
 
-    def _altered(self, drafts: list[Draft]) -> list[Draft]:
+    def _altered(self, drafts: Sequence[Draft | TreeDraft]) -> Sequence[Draft | TreeDraft]:
         if self._pattern[(self.num_calls - 1) % len(self._pattern)]:
             return drafts
         return [Draft(proposer=self.name, note="silent round") for _ in drafts]
@@ -279,7 +280,9 @@ class OverBudgetProposer(_Wrapper):
             for draft, request in zip(drafts, requests, strict=True)
         ]
 
-    def _lengthened(self, draft: Draft, kappa: int) -> Draft:
+    def _lengthened(self, draft: Draft | TreeDraft, kappa: int) -> Draft:
+        if isinstance(draft, TreeDraft):
+            raise InvariantError("a tree cannot be lengthened, expected a drafter of chains")
         if not draft.token_ids:
             return draft
         missing = kappa + self._extra - len(draft)
@@ -310,7 +313,7 @@ class RaisingProposer(_Wrapper):
         self._error = error
         self._calls = calls
 
-    def _altered(self, drafts: list[Draft]) -> list[Draft]:
+    def _altered(self, drafts: Sequence[Draft | TreeDraft]) -> Sequence[Draft | TreeDraft]:
         if self._calls is None or self.num_calls in self._calls:
             raise self._error
         return drafts
@@ -331,6 +334,6 @@ class SlowProposer(_Wrapper):
         super().__init__(inner)
         self._delay_s = delay_s
 
-    def _altered(self, drafts: list[Draft]) -> list[Draft]:
+    def _altered(self, drafts: Sequence[Draft | TreeDraft]) -> Sequence[Draft | TreeDraft]:
         time.sleep(self._delay_s)
         return drafts

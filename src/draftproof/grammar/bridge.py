@@ -108,9 +108,11 @@ class VocabularyBridge:
         Returns
         -------
         tuple of int
-            Empty where the bytes are no whole characters, or the tokenizer cannot
-            write them in the middle of a text.
+            Empty where there are none, where the bytes are no whole characters, or
+            the tokenizer cannot write them in the middle of a text.
         """
+        if not data:
+            return ()
         try:
             text = data.decode()
         except UnicodeDecodeError:

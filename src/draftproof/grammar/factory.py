@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from functools import partial
 
 import llguidance
 
@@ -69,9 +70,15 @@ class GrammarFactory:
                 if len(self._compiled) > _KEPT:
                     self._compiled.popitem(last=False)
             self._compiled.move_to_end(spec)
-            constraint = GrammarConstraint(start, self._bridge)
+        constraint = GrammarConstraint(start, self._bridge, partial(self._compile_anew, spec))
         try:
             constraint.allowed()
         except ConfigError as error:
             raise ConfigError(f"{spec.kind} grammar: {error}") from None
         return constraint
+
+    def _compile_anew(self, spec: GrammarSpec) -> llguidance.LLMatcher:
+        # The kept one has run into a limit: later requests get another, too.
+        with self._lock:
+            self._compiled.pop(spec, None)
+        return compile_grammar(spec, self._bridge.parser_tokens)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import llguidance
 import numpy as np
@@ -15,6 +16,11 @@ __all__ = ["GrammarConstraint"]
 
 Path = tuple[int, ...]
 Mask = NDArray[np.bool_]
+Answer = TypeVar("Answer")
+
+
+class _TooComplexError(ConfigError):
+    """A limit of the parser was reached."""
 
 
 class GrammarConstraint:
@@ -26,6 +32,8 @@ class GrammarConstraint:
         The parser at the start of the grammar. Copied, never advanced: it may be shared.
     bridge : VocabularyBridge
         The tokens of the model.
+    compile_anew : callable
+        Returns another parser at the start of the same grammar, which shares nothing.
 
     Notes
     -----
@@ -39,12 +47,31 @@ class GrammarConstraint:
     finished match takes back one token too many (seen with llguidance 1.9.1). Ends are
     decided here, from the mask. Nor is it given a token that its mask lacks, which would
     leave it in an error for good.
+
+    Copies of a parser share one lexer and the limit of what it may hold. Where it ran
+    full, perhaps on what others asked, the question is put once more to a parser of its
+    own, so that an answer depends on the path alone.
     """
 
-    __slots__ = ("_ahead", "_bridge", "_committed", "_ended", "_masks", "_parser", "_start")
+    __slots__ = (
+        "_ahead",
+        "_bridge",
+        "_committed",
+        "_compile_anew",
+        "_ended",
+        "_masks",
+        "_parser",
+        "_start",
+    )
 
-    def __init__(self, start: llguidance.LLMatcher, bridge: VocabularyBridge) -> None:
-        self._start = start
+    def __init__(
+        self,
+        start: llguidance.LLMatcher,
+        bridge: VocabularyBridge,
+        compile_anew: Callable[[], llguidance.LLMatcher],
+    ) -> None:
+        self._start: llguidance.LLMatcher | None = start
+        self._compile_anew = compile_anew
         self._bridge = bridge
         self._parser: llguidance.LLMatcher | None = start.deep_copy()
         self._committed: list[int] = []
@@ -148,7 +175,7 @@ class GrammarConstraint:
             self._masks = {}
             return
         if self._ahead[:1] != [token]:
-            self._stand_at((token,))
+            self._ask((token,), lambda _: None)
         del self._ahead[0]
         self._committed.append(token)
         self._masks = {p[1:]: mask for p, mask in self._masks.items() if p[:1] == (token,)}
@@ -166,20 +193,31 @@ class GrammarConstraint:
                 return None
             if self._bridge.is_end(path[-1]):
                 return self._bridge.ends
+        return self._bridge.unpack(self._ask(path, lambda parser: parser.compute_bitmask()))
+
+    def _ask(self, path: Path, question: Callable[[llguidance.LLMatcher], Answer]) -> Answer:
+        """Return what the parser says at the end of an allowed path."""
+        try:
+            return self._ask_once(path, question)
+        except _TooComplexError:
+            return self._ask_once(path, question)
+
+    def _ask_once(self, path: Path, question: Callable[[llguidance.LLMatcher], Answer]) -> Answer:
         parser = self._stand_at(path)
-        mask = self._bridge.unpack(parser.compute_bitmask())
+        answer = question(parser)
         # A place with no way on reads as an end in llguidance's mask; only the error tells.
         if parser.is_error():
             raise self._stuck(path, parser)
-        return mask
+        return answer
 
     def _stand_at(self, path: Path) -> llguidance.LLMatcher:
-        """Bring the parser to the end of an allowed path."""
         parser = self._parser
         if parser is None:
+            if self._start is None:
+                self._start = self._compile_anew()
             parser = self._start.deep_copy()
             if not parser.consume_tokens(self._committed):
-                raise self._stuck(path, parser)
+                raise self._stuck((), parser)
             self._parser = parser
         shared = 0
         for here, wanted in zip(self._ahead, path, strict=False):
@@ -203,7 +241,8 @@ class GrammarConstraint:
         reason = (parser.get_error().splitlines() or ["unknown error"])[0]
         if reason.startswith("NoExtension"):
             return ConfigError(f"the grammar cannot go on {place}: no token of the model fits it")
-        return ConfigError(f"the grammar is too complex {place}: {reason}")
+        self._start = None
+        return _TooComplexError(f"the grammar is too complex {place}: the parser ran into a limit")
 
     def _only_one(self, path: Path) -> int | None:
         mask = self.allowed(path)
@@ -219,7 +258,8 @@ class GrammarConstraint:
     def _certain_text(self, path: Path) -> Path:
         if self._ended or self._ends_only(path):
             return ()
-        tokens = self._bridge.tokens_of(self._stand_at(path).compute_ff_bytes())
+        certain = self._ask(path, lambda parser: parser.compute_ff_bytes())
+        tokens = self._bridge.tokens_of(certain)
         if not tokens or self.allowed(path + tokens) is None:
             return ()
         # What comes next may belong into one token with the end of this text.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -14,6 +15,7 @@ from draftproof.backends.table import (
     PagedStore,
     TableBackend,
 )
+from draftproof.core.constraint import GrammarSpec
 from draftproof.core.params import SamplingParams
 from draftproof.engine import Engine, EngineCore, GenerateRequest
 from draftproof.proposers import DraftModelProposer, NgramProposer
@@ -190,3 +192,50 @@ def make_engine(table=TABLE, *, tokenizer=None, **options):
 def held(core):
     """What the target holds now: open sequences and pages."""
     return core.target.num_open, core.target.num_held
+
+
+class ListConstraint:
+    """A grammar that is a list of token sequences; what matches one in full is complete."""
+
+    def __init__(self, sentences, vocab=VOCAB):
+        self.sentences = [tuple(sentence) for sentence in sentences]
+        self.vocab = vocab
+        self.output = ()
+
+    @classmethod
+    def factory(cls, vocab=VOCAB):
+        """Make constraints of grammars whose source is a JSON list of lists of token ids."""
+        return lambda spec: cls(json.loads(spec.source), vocab)
+
+    def next_tokens(self, text):
+        width = len(text)
+        return {s[width] for s in self.sentences if s[:width] == text and len(s) > width}
+
+    def allowed(self, extra=()):
+        text = (*self.output, *extra)
+        if not self.next_tokens(text):
+            return None  # complete, which ends the request, or not of this grammar
+        mask = np.zeros(self.vocab, dtype=bool)
+        mask[list(self.next_tokens(text))] = True
+        return mask
+
+    def forced(self, limit):
+        tokens = []
+        while len(tokens) < limit and len(left := self.next_tokens((*self.output, *tokens))) == 1:
+            tokens += left
+        return tuple(tokens)
+
+    likely = forced
+
+    def advance(self, token):
+        assert token in self.next_tokens(self.output), (token, self.output)
+        self.output += (token,)
+
+    @property
+    def is_complete(self):
+        return not self.next_tokens(self.output)
+
+
+def sentences(*texts):
+    """A grammar of token sequences, for `ListConstraint`."""
+    return GrammarSpec("choice", json.dumps(texts))

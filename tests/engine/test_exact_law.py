@@ -43,7 +43,7 @@ def reference_law(table, prompt, horizon, warp):
     return law
 
 
-def engine_law(target, proposers, *, params, horizon, kappa, rule, companions=()):
+def engine_law(target, proposers, *, params, horizon, companions=(), **options):
     """Enumerate one request's outputs, with companions in the same passes."""
 
     def program(brancher):
@@ -52,7 +52,7 @@ def engine_law(target, proposers, *, params, horizon, kappa, rule, companions=()
                 return BranchingCoins(brancher)
             return CoinSource(seed, stream)
 
-        core = EngineCore(target, proposers=proposers, kappa=kappa, rule=rule, coin_source=coins)
+        core = EngineCore(target, proposers=proposers, coin_source=coins, **options)
         core.submit(
             GenerateRequest(
                 PROMPT, params, max_tokens=horizon, seed=BRANCHED_SEED, request_id="studied"

@@ -25,6 +25,7 @@ from engine_kit import (
 
 from draftproof.backends.table import PagedStore, TableBackend
 from draftproof.engine import Engine, EngineCore, GenerateRequest
+from draftproof.engine.turns import Turns
 from draftproof.errors import ConfigError, NonFiniteLogitsError, RequestAbortedError
 from draftproof.proposers import DraftModelProposer
 
@@ -46,7 +47,7 @@ def is_clean(engine):
     return (
         held(core) == (0, 0)
         and core.proposers["draft-model"].num_requests == 0
-        and engine._queues == {}
+        and engine._turns._queues == {}
         and core._sessions == core._results == {}
         and not core._inbox
         and not core._to_abort
@@ -168,7 +169,7 @@ def test_whole_results_keep_no_queue_of_steps():
 
     def watch(output):
         nonlocal longest
-        longest = max([longest, *map(len, engine._queues.values())])
+        longest = max([longest, *map(len, engine._turns._queues.values())])
         return False
 
     engine.generate_many([replace(request, stop_criterion=watch) for request in batch])
@@ -275,7 +276,7 @@ def test_every_waiting_thread_sees_its_tokens_while_another_one_steps():
 
         def forward(self, batch):
             for _ in range(20_000):
-                if not any(self.engine._queues.values()):
+                if not any(self.engine._turns._queues.values()):
                     return super().forward(batch)
                 time.sleep(0.001)
             raise AssertionError("outputs wait for the end of a step")
@@ -395,7 +396,7 @@ def test_five_hundred_streams_that_end_somehow_leave_nothing():
 
 
 def test_a_front_that_forgets_to_abort_is_seen(monkeypatch):
-    monkeypatch.setattr(Engine, "_forget", lambda self, request_id: None)
+    monkeypatch.setattr(Turns, "forget", lambda self, request_id: None)
     engine = fresh()
     for _ in engine.stream([1, 2, 3], **OPTIONS):
         break
@@ -420,3 +421,26 @@ def test_an_error_inside_a_step_frees_the_turn():
         engine.generate([1, 2], **OPTIONS)
     assert held(engine.core) == (0, 0)
     assert len(engine.generate([1, 2], **OPTIONS).token_ids) == 25
+
+
+def test_several_completions_of_one_seed_are_its_streams():
+    engine = fresh()
+    options = {"max_tokens": 12, "temperature": 1.0, "seed": 9}
+    many = engine.generate_n([1, 2, 3], 4, **options)
+    alone = [engine.generate([1, 2, 3], stream=index, **options) for index in range(4)]
+    assert [result.token_ids for result in many] == [result.token_ids for result in alone]
+    assert len({tuple(result.token_ids) for result in many}) > 1
+    unseeded = engine.generate_n([1, 2, 3], 2, max_tokens=12, temperature=1.0)
+    assert unseeded[0].seed == unseeded[1].seed
+    assert unseeded[0].token_ids != unseeded[1].token_ids
+    with pytest.raises(ConfigError, match="n is 0"):
+        engine.generate_n([1], 0)
+
+
+def test_a_closed_engine_takes_no_request():
+    closed = []
+    with Engine(fresh().core, close=lambda: closed.append(1)) as engine:
+        engine.generate([1, 2], max_tokens=2)
+    assert closed == [1]
+    with pytest.raises(ConfigError, match="the engine is closed"):
+        engine.generate([1, 2], max_tokens=2)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from engine_kit import (
     VOCAB,
+    ListConstraint,
     Pieces,
     answers,
     corrupt_every,
@@ -17,6 +18,7 @@ from engine_kit import (
     plain,
     requests,
     run,
+    sentences,
     written,
 )
 
@@ -34,6 +36,13 @@ LETTERS = Pieces([bytes([letter]) for letter in b"abcdef"])
 END = 6
 PROMPT = [0, 1, 2, 0, 1]
 
+#: Token sequences that a grammar may allow; some go one way for a while, which is a draft.
+SAYINGS = [
+    (0, 1, 2, 3, 4, 5, 0, 1),
+    (0, 1, 2, 3, 1, 5, 5, 5),
+    (3, 3, 2, 1, 0, 2, 2, 2),
+    (3, 2, 2, 1, 0, 1, 1, 2),
+]
 #: Two settings of each option whose texts differ, and options that must stand beside them.
 OPPOSITES = {
     "max_tokens": (7, 23, {}),
@@ -55,15 +64,25 @@ OPPOSITES = {
     "seed": (1, 2, {"temperature": 1.0}),
     "stream": (0, 1, {"temperature": 1.0}),
     "logprobs": (None, 3, {}),
+    "logprobs_mode": ("raw", "processed", {"logprobs": 3, "temperature": 0.5, "seed": 5}),
+    "grammar": (sentences(*SAYINGS[:2]), sentences(*SAYINGS[2:]), {"ignore_eos": True}),
 }
 #: Options that say how to speculate: none of them may change the text.
-OF_SPECULATION = {"num_speculative_tokens", "proposer", "rule", "request_id"}
+OF_SPECULATION = {
+    "num_speculative_tokens", "proposer", "rule", "request_id", "prediction", "tenant",
+}  # fmt: skip
 
 
 def engine(kappa, rule="sample-match", proposers=None):
     if proposers is None:
         proposers = [FixedProposer((1, 2)), NgramProposer(1, 3)]
-    return make_engine(tokenizer=LETTERS, proposers=proposers, kappa=kappa, rule=rule)
+    return make_engine(
+        tokenizer=LETTERS,
+        proposers=proposers,
+        kappa=kappa,
+        rule=rule,
+        constraints=ListConstraint.factory(),
+    )
 
 
 def outcome(result):
@@ -79,6 +98,7 @@ def test_the_matrix_covers_every_option():
     options = set(inspect.signature(Engine.request).parameters) - {"self", "prompt"}
     assert options == set(OPPOSITES) | OF_SPECULATION
     covered = options | {"prompt_ids", "params", "kappa", "eos_token_ids", "order", "stages"}
+    covered.add("stages_under_a_mask")
     for kind in (GenerateRequest, SamplingParams):
         assert {field.name for field in fields(kind)} <= covered
 
@@ -143,6 +163,8 @@ REFUSED = {
     "seed": ["seed", 1.5],
     "stream": [-1, 0.5],
     "logprobs": [-1, 101],
+    "logprobs_mode": ["cooked"],
+    "prediction": [[VOCAB], [-1]],
     "num_speculative_tokens": [-1, 1.5],
 }
 
@@ -155,7 +177,7 @@ def test_a_value_that_cannot_be_honoured_is_refused_by_name(option, value, kappa
         subject.generate(PROMPT, **{option: value})
     assert "\n" not in str(caught.value)
     assert not subject.core.has_work
-    assert subject._queues == {}
+    assert subject._turns._queues == {}
 
 
 def test_names_that_are_unknown_are_refused_whether_or_not_they_would_be_used():

@@ -53,7 +53,7 @@ def _follow_grammar(plan: RowPlan) -> bool:
     constraint = plan.session.constraint
     if constraint is None:
         return False
-    tokens = constraint.forced(plan.kappa)
+    tokens = constraint.likely(plan.kappa)
     if not tokens:
         return False
     plan.draft = Draft(tokens, proposer="grammar")

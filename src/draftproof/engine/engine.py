@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import operator
-import threading
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
+from draftproof.core.constraint import GrammarSpec
 from draftproof.core.policy import SamplingParams
 from draftproof.core.protocols import Tokenizer
+from draftproof.core.rng import fresh_seed
 from draftproof.engine.core import EngineCore
 from draftproof.engine.request import (
     GenerateRequest,
@@ -18,7 +19,9 @@ from draftproof.engine.request import (
     StepOutput,
     StopCriterion,
 )
-from draftproof.errors import ConfigError, PromptError, RequestAbortedError
+from draftproof.engine.turns import Turns
+from draftproof.errors import ConfigError, PromptError
+from draftproof.verify import AllowLossy
 
 __all__ = ["Engine", "Prompt"]
 
@@ -30,9 +33,7 @@ class Engine:
     """Generate text with one target model and any of its drafters.
 
     Calls may come from several threads and tasks at once; their requests share the
-    passes of the model. Whoever waits for a request runs the steps, one caller at a
-    time; the others are told after each step. A request that nobody waits for goes
-    on only while somebody waits for another one.
+    passes of the model; see `draftproof.engine.turns` for who runs the steps.
 
     Parameters
     ----------
@@ -51,10 +52,16 @@ class Engine:
     def __init__(self, core: EngineCore, *, close: Callable[[], None] | None = None) -> None:
         self.core = core
         self._close = close
-        # Guards the queues and the turn; never held while a step runs.
-        self._turn = threading.Condition()
-        self._is_stepping = False
-        self._queues: dict[str, deque[StepOutput]] = {}
+        self._is_closed = False
+        self._turns = Turns(core)
+
+    def __enter__(self) -> Engine:
+        """Use the engine in a ``with`` block, which closes it."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the engine."""
+        self.close()
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -92,9 +99,13 @@ class Engine:
         seed: int | None = None,
         stream: int = 0,
         logprobs: int | None = None,
+        logprobs_mode: str = "raw",
+        grammar: GrammarSpec | None = None,
+        prediction: str | Sequence[int] = (),
+        tenant: str = "",
         num_speculative_tokens: int | None = None,
         proposer: str | None = None,
-        rule: str | None = None,
+        rule: str | AllowLossy | None = None,
         request_id: str = "",
     ) -> GenerateRequest:
         """Build a request.
@@ -132,12 +143,20 @@ class Engine:
         stream : int, default 0
             Index of a completion among several of one seed.
         logprobs : int, optional
-            Report raw log probabilities, and of this many best tokens.
+            Report log probabilities, and of this many best tokens.
+        logprobs_mode : {"raw", "processed"}, default "raw"
+            The model's own, or under the policy of the position.
+        grammar : GrammarSpec, optional
+            What the whole output must match.
+        prediction : str or sequence of int
+            What the output is expected to be; drafters may use it.
+        tenant : str, default ""
+            Whose request this is; drafters share earlier outputs within a tenant only.
         num_speculative_tokens : int, optional
             Most drafts per round; 0 is plain decoding; None takes the engine's.
         proposer : str, optional
             One of the engine's drafters.
-        rule : str, optional
+        rule : str or AllowLossy, optional
             Verification rule.
         request_id : str, default ""
             Name of the request.
@@ -178,7 +197,11 @@ class Engine:
             kappa=num_speculative_tokens,
             proposer=proposer,
             rule=rule,
+            grammar=grammar,
+            prediction=self._encode_prediction(prediction),
+            tenant=tenant,
             logprobs=logprobs,
+            logprobs_mode=logprobs_mode,
             request_id=request_id,
         )
 
@@ -204,6 +227,39 @@ class Engine:
         """
         return self.generate_many([self.request(prompt, **options)])[0]
 
+    def generate_n(self, prompt: Prompt, n: int, **options: Any) -> list[GenerateResult]:
+        """Generate several completions of one prompt in shared passes and wait.
+
+        Parameters
+        ----------
+        prompt : str, sequence of int or sequence of dict
+            Text, token ids or a chat.
+        n : int
+            How many; at least 1.
+        **options
+            As for `request`, without ``stream`` and ``request_id``. Completion ``i`` is
+            what ``generate(prompt, stream=i)`` gives at the same seed; without a seed
+            one fresh seed serves all.
+
+        Returns
+        -------
+        list of GenerateResult
+            Completion 0 first.
+
+        Raises
+        ------
+        ConfigError
+            If ``n`` is below 1.
+        DraftproofError
+            If a request failed.
+        """
+        if n < 1:
+            raise ConfigError(f"n is {n}; expected at least 1")
+        seed = options.pop("seed", None)
+        seed = fresh_seed() if seed is None else seed
+        first = self.request(prompt, seed=seed, **options)
+        return self.generate_many([replace(first, stream=index) for index in range(n)])
+
     def generate_many(self, requests: Sequence[GenerateRequest]) -> list[GenerateResult]:
         """Generate for many requests in shared passes and wait for all.
 
@@ -226,10 +282,10 @@ class Engine:
         try:
             for request in requests:
                 ids.append(self._submit(request, keep=1))
-            results = [self._wait(request_id) for request_id in ids]
+            results = [self._turns.wait(request_id) for request_id in ids]
         finally:
             for request_id in ids:
-                self._forget(request_id)
+                self._turns.forget(request_id)
         for result in results:
             if result.error is not None:
                 raise result.error
@@ -261,11 +317,11 @@ class Engine:
         try:
             finished = False
             while not finished:
-                output = self._next_output(request_id)
+                output = self._turns.next_output(request_id)
                 finished = output.finish_reason is not None
                 yield _raise_failed(output)
         finally:
-            self._forget(request_id)
+            self._turns.forget(request_id)
 
     async def astream(self, prompt: Prompt, **options: Any) -> AsyncIterator[StepOutput]:
         """Generate as `stream` does, without blocking the event loop.
@@ -291,14 +347,15 @@ class Engine:
         try:
             finished = False
             while not finished:
-                output = await asyncio.to_thread(self._next_output, request_id)
+                output = await asyncio.to_thread(self._turns.next_output, request_id)
                 finished = output.finish_reason is not None
                 yield _raise_failed(output)
         finally:
-            self._forget(request_id)
+            self._turns.forget(request_id)
 
     def close(self) -> None:
-        """Release the models."""
+        """Release the models; later requests are refused."""
+        self._is_closed = True
         if self._close is not None:
             self._close()
             self._close = None
@@ -314,65 +371,15 @@ class Engine:
         except TypeError as error:
             raise PromptError(f"the prompt is no text, chat or token ids: {error}") from error
 
+    def _encode_prediction(self, prediction: str | Sequence[int]) -> tuple[int, ...]:
+        if isinstance(prediction, str):
+            return tuple(self.tokenizer.encode(prediction, add_special=False))
+        return tuple(prediction)
+
     def _submit(self, request: GenerateRequest, keep: int | None = None) -> str:
-        """Submit a request and open its queue, which keeps that many newest outputs."""
-        with self._turn:
-            if request.request_id in self._queues:
-                raise ConfigError(f"request id {request.request_id!r} is in use; expected another")
-            request_id = self.core.submit(request)
-            self._queues[request_id] = deque(maxlen=keep)
-        return request_id
-
-    def _wait(self, request_id: str) -> GenerateResult:
-        while True:
-            output = self._next_output(request_id)
-            if output.result is not None:
-                return output.result
-
-    def _next_output(self, request_id: str) -> StepOutput:
-        """Return the next output of a request; whoever waits drives the engine."""
-        while True:
-            with self._turn:
-                self._turn.wait_for(lambda: self._has_news(request_id) or not self._is_stepping)
-                if self._has_news(request_id):
-                    return self._take(request_id)
-                self._is_stepping = True
-            outputs: Sequence[StepOutput] = ()
-            try:
-                outputs = self.core.step()
-            finally:
-                with self._turn:
-                    self._is_stepping = False
-                    self._route(outputs)
-                    self._route(self.core.reap())
-                    self._turn.notify_all()
-
-    def _has_news(self, request_id: str) -> bool:
-        """Say whether a waiting caller can go on: an output came, or its owner left."""
-        queue = self._queues.get(request_id)
-        return queue is None or len(queue) > 0
-
-    def _take(self, request_id: str) -> StepOutput:
-        queue = self._queues.get(request_id)
-        if queue is None:
-            raise RequestAbortedError(f"request {request_id} was given up by its owner")
-        return queue.popleft()
-
-    def _forget(self, request_id: str) -> None:
-        """Drop a request's state; abort it when it has not ended. Never waits for a step."""
-        with self._turn:
-            if self._queues.pop(request_id, None) is None:
-                return
-            self.core.abort(request_id)
-            if not self._is_stepping:
-                self._route(self.core.reap())
-            self._turn.notify_all()
-
-    def _route(self, outputs: Sequence[StepOutput]) -> None:
-        for output in outputs:
-            queue = self._queues.get(output.request_id)
-            if queue is not None:
-                queue.append(output)
+        if self._is_closed:
+            raise ConfigError("the engine is closed; expected no request after close()")
+        return self._turns.submit(request, keep)
 
 
 def _raise_failed(output: StepOutput) -> StepOutput:

@@ -9,8 +9,10 @@ given.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +32,8 @@ __all__ = ["Candidate", "Diagnosis", "candidates_of", "diagnose"]
 _SAME = 1e-6
 #: Steps of the fit of a parameter between two values of its grid.
 _FIT_STEPS = 12
+#: Explanations that are fitted by enumeration; the others keep the interpolated fit.
+_FITTED = 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,7 +47,7 @@ class Candidate:
     parameter : str
         Name of its parameter, empty for none.
     values : tuple of float
-        Values of the parameter; one 0 where there is none.
+        Values of the parameter, rising; one 0 where there is none.
     laws : ndarray of float64, shape (len(values), K + 1)
         Probability of each possible outcome, and of all impossible ones together.
     between : callable of float, optional
@@ -191,8 +195,11 @@ def diagnose(
     cells = np.append(counts.cells, counts.num_impossible)
     if any(candidate.laws.shape[1] != len(law) + 1 for candidate in candidates):
         raise InvariantError(f"candidates of another law than one of {len(law)} outcomes")
-    fits = [_fit(candidate, cells) for candidate in candidates]
+    fits = [_fit(candidate, cells, None) for candidate in candidates]
     order = sorted(range(len(fits)), key=lambda i: -fits[i][0])
+    for i in order[:_FITTED]:
+        fits[i] = _fit(candidates[i], cells, candidates[i].between)
+    order.sort(key=lambda i: -fits[i][0])
     best = order[0]
     top, value, winner = fits[best]
     same: list[int] = []
@@ -224,26 +231,41 @@ def _log_likelihood(cells: NDArray[np.int64], law: NDArray[np.float64]) -> float
 
 
 def _fit(
-    candidate: Candidate, cells: NDArray[np.int64]
+    candidate: Candidate,
+    cells: NDArray[np.int64],
+    between: Callable[[float], NDArray[np.float64]] | None,
 ) -> tuple[float, float, NDArray[np.float64]]:
-    """Return the penalised log-likelihood, the parameter and the law of a candidate."""
+    """Return the penalised log-likelihood, the parameter and the law of a candidate.
+
+    Laws between two values of the grid are enumerated by ``between``, or interpolated
+    where it is None: good enough to see which explanations come into question.
+    """
     scores = [_log_likelihood(cells, row) for row in candidate.laws]
     at = int(np.argmax(scores))
     best, value, law = scores[at], candidate.values[at], candidate.laws[at]
     penalty = math.log(max(cells.sum(), 1)) / 2 if len(candidate.values) > 1 else 0.0
     if candidate.between is None or not math.isfinite(best):
         return best - penalty, value, law
+    law_at = between or partial(_interpolated, candidate)
     low, high = candidate.values[max(at - 1, 0)], candidate.values[min(at + 1, len(scores) - 1)]
-    between = candidate.between
     found = minimize_scalar(
-        lambda x: -_log_likelihood(cells, between(float(x))),
+        lambda x: -_log_likelihood(cells, law_at(float(x))),
         bounds=(low, high),
         method="bounded",
         options={"maxiter": _FIT_STEPS},
     )
     if -float(found.fun) > best:
-        best, value, law = -float(found.fun), float(found.x), between(float(found.x))
+        best, value, law = -float(found.fun), float(found.x), law_at(float(found.x))
     return best - penalty, value, law
+
+
+def _interpolated(candidate: Candidate, value: float) -> NDArray[np.float64]:
+    above = min(max(bisect_left(candidate.values, value), 1), len(candidate.values) - 1)
+    low, high = candidate.values[above - 1], candidate.values[above]
+    share = (value - low) / (high - low)
+    row: NDArray[np.float64] = (1 - share) * candidate.laws[above - 1]
+    row = row + share * candidate.laws[above]
+    return row
 
 
 def _goodness_of_fit(

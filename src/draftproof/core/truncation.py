@@ -21,9 +21,9 @@ __all__ = ["Zeroed", "at_least", "largest", "nucleus"]
 #: A bar for maxima of blocks is lowered by this factor, since the float32 exponential
 #: may be off by some units in the last place, upwards for the smaller of two logits.
 _SLACK = 1.0 - 2.0**-16
-#: Bars that are tried for the nucleus, as shares of the mass that may be left out: at
-#: most this many times ``1 / (1 - top_p)`` tokens stand above them.
-_RUNGS = (256, 8192)
+#: First bar for the nucleus, as a share of the mass that may be left out: at most this
+#: many times ``1 / (1 - top_p)`` tokens stand above it.
+_HEAVY = 256
 #: A nucleus of at most one in so many entries is found by sorting.
 _SORTED_SHARE = 8
 #: At most this many are sorted at once.
@@ -149,8 +149,8 @@ def nucleus(
 
     Notes
     -----
-    A bar is lowered until what stands above it reaches the mass; few entries do on
-    peaked laws. On flat ones, a sample tells between which weights the boundary falls;
+    On peaked laws a few heavy entries, or the heaviest eighth, hold the mass and are
+    sorted. On flat ones, a sample tells between which weights the boundary falls;
     what is above is summed, what is between is sorted, and the claim of the sample is
     checked: where it is wrong, everything is sorted.
     """
@@ -159,38 +159,40 @@ def nucleus(
     if len(weights) <= _FEW:
         return np.sort(_prefix(weights, goal))
     peaks = lane_peaks(weights) if peaks is None else peaks
+    sample = np.sort(weights[::_STRIDE])[::-1]
+    few, many = np.float32((1.0 - mass) * total / _HEAVY), sample[len(sample) // _SORTED_SHARE]
     bar, above = np.float32(np.inf), 0.0
-    for rung in _RUNGS:
-        lower = np.float32((1.0 - mass) * total / rung)
+    for lower in (few, many):
         if not 0.0 < lower < bar:
-            break
-        if np.count_nonzero(peaks >= lower) > len(weights) // _SORTED_SHARE:
-            break
+            continue
         slots = _reaching(weights, lower, peaks, lower * _SLACK)
-        if len(slots) > len(weights) // _SORTED_SHARE:
-            break
+        if 4 * len(slots) > len(weights):  # many ties
+            continue
         held = weights[slots]
         reached = float(held.sum(dtype=np.float64))
         if reached > goal:
             return np.sort(slots[_prefix(held, goal)])
         bar, above = lower, reached
     for reach in (2, 16):
-        kept = _between(weights, goal, bar, above, reach)
+        kept = _between(weights, goal, bar, above, sample[sample < bar], reach)
         if kept is not None:
             return Zeroed(kept)
     return np.sort(_prefix(weights, goal))
 
 
 def _between(
-    weights: NDArray[np.float32], goal: float, bar: np.float32, above: float, reach: int
+    weights: NDArray[np.float32],
+    goal: float,
+    bar: np.float32,
+    above: float,
+    sample: NDArray[np.float32],
+    reach: int,
 ) -> NDArray[np.float32] | None:
     """Return the weights of the nucleus of a flat law, None if the sample misled.
 
-    Weights from ``bar`` up sum to ``above`` and do not reach the goal, so the sample is
-    taken below, where no single weight matters much.
+    Weights from ``bar`` up sum to ``above`` and do not reach the goal, so the sample,
+    falling, is that of the weights below, where no single one matters much.
     """
-    sample = weights[::_STRIDE]
-    sample = np.sort(sample[sample < bar])[::-1]
     sums = above + _STRIDE * np.cumsum(sample, dtype=np.float64)
     rank, reach = int(sums.searchsorted(goal)), reach * (math.isqrt(len(sample)) + 1)
     high = sample[rank - reach] if rank >= reach else bar

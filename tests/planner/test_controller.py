@@ -86,7 +86,7 @@ def goodput(cost, survival, kappas, context=1000.0):
 def test_no_set_of_drafts_is_better(draft, seed):
     # Every assignment of 0..3 drafts to 4 rows, priced from the definition.
     cost = RoundCost(AffineCost(1.0, 0.06), draft, speculative_s=0.05)
-    config = ControllerConfig(max_kappa=3, min_gain=0.0)
+    config = ControllerConfig(max_kappa=3, min_gain=0.0, decide_every=1)
     controller = GoodputController(cost, config=config)
     rng = np.random.default_rng(seed)
     run(controller, rng.uniform(0.1, 0.95, 4), 30, seed)
@@ -153,6 +153,20 @@ def test_limits_are_kept():
     assert GoodputController(EAGLE, config=ControllerConfig(max_kappa=0)).choose(states[2:3]) == [
         RowChoice(0)
     ]
+
+
+def test_a_decision_holds_for_some_rounds_and_is_cut_to_the_limits():
+    controller = GoodputController(EAGLE, config=ControllerConfig(decide_every=3))
+    first = controller.choose(rows(16))
+    assert first[0].kappa > 2
+    assert [c.kappa for c in controller.choose(rows(16, max_kappa=2))] == [2] * 16
+    assert controller.choose(rows(16, proposers=())) == [RowChoice(0)] * 16
+    controller = GoodputController(EAGLE, config=ControllerConfig(decide_every=100))
+    controller.choose(rows(16))
+    for count in (17, 200):  # one more row keeps the decision, a crowd does not
+        found = controller.choose(rows(count))
+        assert len(found) == count
+    assert found[0].kappa < first[0].kappa
 
 
 def test_the_better_drafter_of_each_row():

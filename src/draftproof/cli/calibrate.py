@@ -197,11 +197,10 @@ def _show(context: CliContext, profile: Profile) -> None:
         table = Table(
             "rows",
             *(f"{width}" for width in widths),
-            title=f"ms per pass by tokens per row, {held} tokens of context (median)",
             box=None,
             pad_edge=False,
-            title_justify="left",
         )
+        console.print(f"ms per pass (median) by tokens per row, {held} cached tokens per row")
         for batch in sorted({cell.batch for cell in profile.cells}):
             mine = {
                 cell.width: cell
@@ -213,6 +212,11 @@ def _show(context: CliContext, profile: Profile) -> None:
                 *(f"{mine[w].median_s * 1e3:.1f}" if w in mine else "n/a" for w in widths),
             )
         console.print(table)
+    spreads = sorted(cell.spread for cell in profile.cells)
+    console.print(
+        f"times spread by {spreads[len(spreads) // 2]:.0%} of the median (half the distance of "
+        "the quartiles); a busy machine makes plans uncertain"
+    )
     report = profile.report()
     console.print(
         f"a straight law fits with a median error of {report.median_error:.1%} (90th percentile "

@@ -52,6 +52,9 @@ class ControllerConfig:
         Rounds without drafts after which a row tries again.
     probe_most : int, default 512
         The pause doubles with each try in vain, up to this.
+    decide_every : int, default 4
+        Rounds for which a decision holds while the batch stays nearly the same; beliefs
+        move more slowly than that.
     forget_after_call : bool, default True
         Start each call without memory, so that equal calls behave equally. With False
         what was learnt outlives the call.
@@ -63,6 +66,7 @@ class ControllerConfig:
     min_gain: float = 0.01
     probe_after: int = 16
     probe_most: int = 512
+    decide_every: int = 4
     forget_after_call: bool = True
     tracker: TrackerConfig = field(default_factory=TrackerConfig)
 
@@ -70,6 +74,8 @@ class ControllerConfig:
         """Check ranges."""
         if self.max_kappa < 0:
             raise ConfigError(f"max_kappa {self.max_kappa}: expected 0 or more")
+        if self.decide_every < 1:
+            raise ConfigError(f"decide_every {self.decide_every}: expected 1 or more")
         if not 1 <= self.probe_after <= self.probe_most:
             raise ConfigError(
                 f"probe_after {self.probe_after}: expected 1 to probe_most {self.probe_most}"
@@ -115,6 +121,8 @@ class GoodputController:
         self._asked: dict[str, RowChoice] = {}
         self._finished: dict[str, dict[str, tuple[int, int]]] = {}
         self._prices: dict[tuple[str, int, int], Floats] = {}
+        self._held: dict[str, RowChoice] = {}
+        self._held_rounds = 0
         self._silent_rounds = 0
         self._pause = self.config.probe_after
 
@@ -131,9 +139,32 @@ class GoodputController:
         list of RowChoice
             One per row.
         """
-        self._learn()
         if not rows:
             return []
+        choices = self._hold(rows)
+        if choices is None:
+            choices = self._decide(rows)
+        self._asked = {row.request_id: choice for row, choice in zip(rows, choices, strict=True)}
+        return choices
+
+    def _hold(self, rows: Sequence[RowState]) -> list[RowChoice] | None:
+        """Return the last decision while it still fits the batch; None to decide anew."""
+        held = self._held
+        if not held or self._held_rounds >= self.config.decide_every:
+            return None
+        if abs(len(rows) - len(held)) * 8 > len(held):
+            return None
+        if sum(row.request_id not in held for row in rows) * 8 > len(rows):
+            return None
+        self._held_rounds += 1
+        typical = next(iter(held.values()))
+        choices = [_cut(held.get(row.request_id, typical), row) for row in rows]
+        self._silent_rounds += not any(choice.kappa for choice in choices)
+        return choices
+
+    def _decide(self, rows: Sequence[RowState]) -> list[RowChoice]:
+        """Price the slots of all rows with what was learnt so far."""
+        self._learn()
         limits = np.asarray([min(row.max_kappa, self.config.max_kappa) for row in rows])
         context = sum(row.kv_tokens for row in rows) / len(rows)
         names = list(dict.fromkeys(name for row in rows for name in row.proposers))
@@ -145,15 +176,18 @@ class GoodputController:
             found = self._admit(tried, limits, beliefs, context)
             if found.gain > best_gain:
                 best_gain, best, assignment = found.gain, found.kappas, tried
+        self._held_rounds = 1
         if not best.any():
             best, assignment = self._probe(rows, limits, context)
+            if best.any():  # a probe is one round
+                self._held_rounds = self.config.decide_every
         else:
             self._silent_rounds, self._pause = 0, self.config.probe_after
         choices = [
             RowChoice(kappa, name) if kappa else _NOTHING
             for kappa, name in zip(best.tolist(), assignment, strict=True)
         ]
-        self._asked = dict(zip(requests, choices, strict=True))
+        self._held = dict(zip(requests, choices, strict=True))
         return choices
 
     def observe(self, record: StepRecord) -> None:
@@ -183,12 +217,14 @@ class GoodputController:
         """
         self._learn()
         self._asked.pop(request_id, None)
+        self._held.pop(request_id, None)
         self._tracker.release(request_id)
 
     def reset(self) -> None:
         """Start a new call: forget, unless memory was asked to outlive calls."""
         self._learn()
         self._asked.clear()
+        self._held.clear()
         self._silent_rounds, self._pause = 0, self.config.probe_after
         if self.config.forget_after_call:
             self._tracker.reset()
@@ -352,3 +388,12 @@ class GoodputController:
         if hoped.gain <= 1.0:
             return nothing, assignment
         return np.minimum(hoped.kappas, 1), assignment
+
+
+def _cut(choice: RowChoice, row: RowState) -> RowChoice:
+    """Return a choice within what a row may do now."""
+    if choice.kappa <= row.max_kappa and (choice.proposer in row.proposers or not choice.kappa):
+        return choice
+    if not row.max_kappa or choice.proposer not in row.proposers:
+        return _NOTHING
+    return RowChoice(row.max_kappa, choice.proposer)

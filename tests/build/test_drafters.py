@@ -7,6 +7,7 @@ import pytest
 from draftproof.backends.table import MarkovTable, TableBackend
 from draftproof.build import SpeculativeConfig
 from draftproof.build.drafters import make_proposers
+from draftproof.build.rules import RULE_OWNERS
 from draftproof.build.speculative import DEFAULT_KAPPA, OWNERS
 from draftproof.errors import ConfigError
 from draftproof.proposers import (
@@ -94,5 +95,6 @@ def test_a_suffix_draft_ends_earlier_where_a_model_goes_on():
 
 def test_every_method_has_a_kappa_and_every_key_an_owner_that_exists():
     assert all(set(owners) <= set(DEFAULT_KAPPA) for owners in OWNERS.values())
-    everywhere = {"method", "num_speculative_tokens", "rejection_sample_method"}
+    everywhere = {"method", "num_speculative_tokens", "rejection_sample_method", "allow_lossy"}
+    everywhere |= set(RULE_OWNERS)
     assert set(SpeculativeConfig.model_fields) == everywhere | set(OWNERS)

@@ -54,7 +54,7 @@ def test_zero_tokens_switch_speculation_off():
         ({"method": "prediction", "hybrid_enough": 2}, "use 'hybrid'"),
         ({"method": "suffix", "model": "x"}, "model has no effect with method 'suffix'"),
         ({"method": "hybrid"}, "'hybrid' needs model"),
-        ({"method": "ngram", "rejection_sample_method": "typical"}, "got 'typical'"),
+        ({"method": "ngram", "rejection_sample_method": "typo"}, "rule 'typo' is unknown"),
     ],
 )
 def test_what_cannot_act_is_refused_in_one_line(value, expected):

@@ -8,6 +8,7 @@ from typing import Any
 
 from draftproof.backends.openvino import load_openvino, prepare
 from draftproof.build.drafters import make_proposers
+from draftproof.build.grammars import lazy_constraints
 from draftproof.build.speculative import SpeculativeConfig
 from draftproof.core.protocols import ModelBackend
 from draftproof.engine import Engine, EngineCore, SchedulerConfig
@@ -113,7 +114,9 @@ def load(
         tokenizer=tokenizer,
         proposers=make_proposers(config, target.info.vocab_size, draft),
         kappa=config.kappa,
-        rule=config.rejection_sample_method,
+        rule=config.rule,
+        allow_lossy=config.allow_lossy,
+        constraints=lazy_constraints(tokenizer, target.info.vocab_size),
         scheduler=SchedulerConfig(max_rows=max_rows),
         deterministic=deterministic,
     )

@@ -13,7 +13,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from draftproof.build.rules import RULE_OWNERS, rule_from
 from draftproof.errors import ConfigError
+from draftproof.verify import AllowLossy
 
 __all__ = ["SpeculativeConfig"]
 
@@ -67,7 +69,19 @@ class SpeculativeConfig(BaseModel):
         Shortest and longest suffix that ``"ngram"`` looks up.
     rejection_sample_method : str, optional
         ``"standard"``, ``"block"``, ``"coupled"`` or ``"sample-match"``. None takes
-        ``"block"`` for sampled drafts and ``"standard"`` for deterministic ones.
+        ``"block"`` for sampled drafts and ``"standard"`` for deterministic ones. Rules
+        that change the law are ``"lenience"``, ``"threshold"``, ``"typical"`` and
+        ``"synthetic"``; they need ``allow_lossy``.
+    allow_lossy : bool
+        *Ours*: allow a rule that changes the law. The text is labelled with it.
+    lenience : float, optional
+        *Ours*: drafts are kept with probability min(1, p / (lenience q)).
+    threshold_acc, threshold_single : float, optional
+        *Ours*: the knobs of ``"threshold"``.
+    typical_epsilon, typical_alpha : float, optional
+        *Ours*: the knobs of ``"typical"``.
+    synthetic_acceptance_rates : list of float, optional
+        *Ours*: for load tests, the unconditional acceptance per position.
     draft_sample_method : {"probabilistic", "greedy"}
         How ``"draft_model"`` draws: from its law, or always its best token.
     draft_temperature : float, optional
@@ -102,7 +116,14 @@ class SpeculativeConfig(BaseModel):
     num_speculative_tokens: int | None = Field(default=None, ge=0)
     prompt_lookup_min: int = Field(default=2, ge=1)
     prompt_lookup_max: int = Field(default=5, ge=1)
-    rejection_sample_method: Literal["standard", "block", "coupled", "sample-match"] | None = None
+    rejection_sample_method: str | None = None
+    allow_lossy: bool = False
+    lenience: float | None = None
+    threshold_acc: float | None = None
+    threshold_single: float | None = None
+    typical_epsilon: float | None = None
+    typical_alpha: float | None = None
+    synthetic_acceptance_rates: tuple[float, ...] | None = None
     draft_sample_method: Literal["probabilistic", "greedy"] = "probabilistic"
     draft_temperature: float | None = Field(default=None, ge=0.0)
     min_confidence: float | None = Field(default=None, ge=0.0, le=1.0)
@@ -140,7 +161,14 @@ class SpeculativeConfig(BaseModel):
                 raise ValueError(
                     f"{low} {getattr(self, low)} is above {high} {getattr(self, high)}"
                 )
+        _ = self.rule
         return self
+
+    @property
+    def rule(self) -> str | AllowLossy | None:
+        """The verification rule, as an engine takes it."""
+        knobs = {key: getattr(self, key) for key in RULE_OWNERS if getattr(self, key) is not None}
+        return rule_from(self.rejection_sample_method, knobs, allow_lossy=self.allow_lossy)
 
     @property
     def kappa(self) -> int:

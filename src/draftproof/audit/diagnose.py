@@ -263,9 +263,10 @@ def _interpolated(candidate: Candidate, value: float) -> NDArray[np.float64]:
     above = min(max(bisect_left(candidate.values, value), 1), len(candidate.values) - 1)
     low, high = candidate.values[above - 1], candidate.values[above]
     share = (value - low) / (high - low)
-    row: NDArray[np.float64] = (1 - share) * candidate.laws[above - 1]
-    row = row + share * candidate.laws[above]
-    return row
+    mixed: NDArray[np.float64] = (
+        np.array([1 - share, share]) @ candidate.laws[above - 1 : above + 1]
+    )
+    return mixed
 
 
 def _goodness_of_fit(

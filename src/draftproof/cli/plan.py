@@ -11,6 +11,7 @@ import typer
 from draftproof.cli import options as o
 from draftproof.cli.context import CliContext, Notes, write_data
 from draftproof.cli.plan_inputs import CostOptions, batches_of, costs_of, survival_from
+from draftproof.cli.plan_validate import validate_profile
 from draftproof.errors import ConfigError
 
 __all__ = ["plan"]
@@ -51,14 +52,14 @@ def _cost(*names: str, help: str, metavar: str | None = None) -> Any:
 def plan(
     ctx: typer.Context,
     acceptance: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--acceptance",
             metavar="RATE|FILE|URL",
             help="A constant rate; or a trace, log, metrics page or records of aiperf.",
             rich_help_panel=ACCEPTANCE,
         ),
-    ],
+    ] = None,
     target: Annotated[
         str | None,
         _cost("--target", help="config.json, .gguf or a name of the catalogue."),
@@ -130,6 +131,12 @@ def plan(
     html: Annotated[
         Path | None, typer.Option("--html", help="Write a page too; needs draftproof[report].")
     ] = None,
+    validate: Annotated[
+        bool,
+        typer.Option(
+            "--validate", help="Run settings the profile has not seen; predicted against measured."
+        ),
+    ] = False,
     as_json: o.JsonOutput = False,
     quiet: o.Quiet = False,
 ) -> None:
@@ -144,6 +151,17 @@ def plan(
         raise ConfigError(f"--confidence {confidence}: expected a number from 0.5 to below 1")
     if context < 0:
         raise ConfigError(f"--context {context}: expected 0 or more")
+    cli: CliContext = ctx.obj
+    if validate:
+        if profile is None or acceptance is not None or emit is not None or html is not None:
+            raise ConfigError(
+                "--validate needs --profile and counts acceptance itself; expected no "
+                "--acceptance, --emit or --html"
+            )
+        validate_profile(cli, profile, drafter, draft, as_json=as_json, quiet=quiet)
+        return
+    if acceptance is None:
+        raise ConfigError("no --acceptance; expected a rate such as 0.7, a file or an address")
     sizes = batches_of(batch)
     survival, most, source = survival_from(
         acceptance, max_kappa, None if assume is None else assume.value, confidence
@@ -172,7 +190,6 @@ def plan(
     )
     made = make_plan(basis.cost, survival, sizes, max_kappa=most, context=context)
     lines = (*basis.lines, f"acceptance: {source}", f"{context} cached tokens per request")
-    cli: CliContext = ctx.obj
     if html is not None:
         from draftproof.planner.report_html import plan_page
 

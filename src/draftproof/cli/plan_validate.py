@@ -1,0 +1,134 @@
+"""``draftproof plan --validate``: predicted tokens per second against measured ones."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from draftproof.cli.context import CliContext, Notes, write_data
+from draftproof.errors import ConfigError, DraftproofError
+
+if TYPE_CHECKING:
+    from draftproof.planner.validate import Validation
+
+__all__ = ["validate_profile"]
+
+#: Largest median error that counts as a good prediction.
+PROMISED_MEDIAN = 0.10
+#: Texts of several kinds: prose, lists, code, questions. None is used by calibration.
+_TEXTS = (
+    "The history of the printing press begins in the fifteenth century, when",
+    "def fibonacci(n):\n    if n < 2:\n        return n\n    return",
+    "Shopping list: apples, pears, apples, pears, apples, pears,",
+    "Question: Why is the sky blue? Answer: The sky is blue because",
+    "Once upon a time there was a small village at the foot of a mountain, and",
+    "for i in range(10):\n    print(i)\nfor j in range(10):\n    print(j)\nfor k in",
+    "Monday, Tuesday, Wednesday, Thursday, Friday, Saturday, Sunday, Monday,",
+    "The three laws of thermodynamics state that energy",
+)
+
+
+def validate_profile(
+    context: CliContext,
+    path: str,
+    drafter: str | None,
+    draft: str | None,
+    *,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Run held-out settings of a profile's model and print predicted against measured.
+
+    Parameters
+    ----------
+    context : CliContext
+        The outside.
+    path : str
+        The profile.
+    drafter : str, optional
+        Which of its drafters; the n-grams when None.
+    draft : str, optional
+        The draft model, for the drafter that is one.
+    as_json, quiet : bool
+        How to print.
+
+    Raises
+    ------
+    ConfigError
+        If the drafter and the draft model do not fit.
+    DraftproofError
+        If the median error is above what is promised; exit code 1.
+    """
+    from draftproof.planner.profile import read_profile
+    from draftproof.planner.validate import validate
+
+    profile = read_profile(path)
+    name = drafter or "ngram"
+    if (name == "ngram") != (draft is None):
+        raise ConfigError(f"--drafter {name} with --draft {draft}; they do not fit")
+    config: dict[str, Any] = {"method": "ngram"}
+    if draft is not None:
+        config = {"method": "draft_model", "model": draft}
+    notes = Notes(quiet=quiet)
+    engine = context.load(
+        profile.model,
+        speculative_config=config,
+        precision=profile.precision,
+        draft_precision=None,
+        threads=profile.machine.get("threads"),
+        cache_dir=context.cache_dir,
+        progress=notes.say,
+    )
+    try:
+        prompts = [engine.tokenizer.encode(text) for text in _TEXTS]
+        found = validate(
+            engine.core,
+            engine.core.default_proposer,
+            profile.round_cost(name),
+            prompts,
+            progress=notes.say,
+        )
+    finally:
+        engine.close()
+    _show(context, found, as_json=as_json)
+    if found.median_error > PROMISED_MEDIAN:
+        raise DraftproofError(
+            f"the median error is {found.median_error:.1%}; expected at most "
+            f"{PROMISED_MEDIAN:.0%}. hint: calibrate again on an idle machine"
+        )
+
+
+def _show(context: CliContext, found: Validation, *, as_json: bool) -> None:
+    if as_json:
+        from draftproof.cli.documents import json_line
+
+        points = [
+            {
+                "batch": point.batch,
+                "kappa": point.kappa,
+                "predicted_tokens_per_s": point.predicted,
+                "measured_tokens_per_s": point.measured,
+                "error": point.error,
+            }
+            for point in found.points
+        ]
+        document = {
+            "median_error": found.median_error,
+            "survival": list(found.survival.curve.rates),
+            "points": points,
+        }
+        write_data(json_line(document))
+        return
+    from rich.table import Table
+
+    table = Table("rows", "drafts", "predicted tok/s", "measured", "error", box=None)
+    for point in found.points:
+        table.add_row(
+            str(point.batch),
+            str(point.kappa),
+            f"{point.predicted:.1f}",
+            f"{point.measured:.1f}",
+            f"{point.error:+.0%}",
+        )
+    console = context.stdout_console()
+    console.print(table)
+    console.print(f"median error {found.median_error:.1%}, worst {found.worst.error:+.0%}")

@@ -17,7 +17,7 @@ _BEFORE, _BEHIND = 32, 128
 _MOST_GUESSES = 16
 #: Hits and misses that are assumed at first, what is left of them a token later, and what
 #: is added to both, so that nothing is ever certain.
-_TRUST, _FADING, _FLOOR = (12.0, 1.0), 0.95, 0.05
+_TRUST, _FADING, _FLOOR = (6.0, 1.0), 0.9, 0.05
 
 
 class PredictionText:
@@ -115,10 +115,10 @@ class Alignment:
         Returns
         -------
         int
-            At least 1.
+            0 where not even one is worth it.
         """
         hits, misses = self._hits + _FLOOR, self._misses + _FLOOR
-        return max(1, int(math.log(least) / math.log(hits / (hits + misses))))
+        return int(math.log(least) / math.log(hits / (hits + misses)))
 
     def append(self, token: int) -> None:
         """Move on by one token of the output."""

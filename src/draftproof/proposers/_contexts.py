@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from draftproof.errors import InvariantError
 
@@ -62,10 +63,9 @@ class ContextIndex:
     Notes
     -----
     Adding, forgetting and looking up a token each cost O(log window) comparisons of
-    ``4 * depth`` bytes, whatever the text; no text is hostile. A long piece is sorted
-    at once, in O(log window) comparisons per token too, with its contexts in memory
-    meanwhile (about ``4 * depth + 60`` bytes each). What is held afterwards is at most
-    24 bytes per place and a few kilobytes: `num_bytes` counts it.
+    ``4 * depth`` bytes, whatever the text; no text is hostile. A long piece is sorted at
+    once, by O(log depth) sorts of the window. What is held is at most 24 bytes per place
+    and a few kilobytes: `num_bytes` counts it.
     """
 
     def __init__(self, depth: int = 32, window: int = 131_072) -> None:
@@ -224,11 +224,30 @@ class ContextIndex:
         self._size = size
 
     def _sort_anew(self) -> None:
-        """Sort all places of the window; the sort is stable, so that ties stay in order."""
-        places = [p for p in range(self._oldest, self._size) if self._is_place(p)]
-        places.sort(key=self._key)
-        self._blocks = [array("q", places[i : i + _BLOCK]) for i in range(0, len(places), _BLOCK)]
-        self._num_places = len(places)
+        """Sort all places of the window, by contexts of 1, 2, 4, ... tokens in turn.
+
+        The rank of a context of 2 k tokens follows from those of its nearer and its
+        farther half. What reaches past the beginning of the text ranks first.
+        """
+        begin = self._origin - _WIDTH * self._size
+        count = self._size - self._held_from
+        packed = self._buffer[begin : begin + _WIDTH * count]
+        tokens = np.frombuffer(packed, dtype=">u4")[::-1].astype(np.int64)
+        # ranks[i] belongs to the place _held_from + i; only the first has no context, rank 0.
+        ranks = _dense(np.concatenate([[0], tokens[:-1] + 1]))
+        depth, length = self._span // _WIDTH, 1
+        while length < depth:
+            shift = min(length, depth - length)
+            farther = np.zeros_like(ranks)
+            farther[shift:] = ranks[: max(0, count - shift)]
+            ranks = _dense(ranks * count + farther)
+            length += shift
+        first = max(self._oldest, 1) - self._held_from
+        order = np.argsort(ranks[first:], kind="stable") + first
+        places = order[tokens[order] != SEPARATOR] + self._held_from
+        whole = array("q", places.astype(np.int64).tobytes())
+        self._blocks = [whole[i : i + _BLOCK] for i in range(0, len(whole), _BLOCK)]
+        self._num_places = len(whole)
 
     def _insert(self, place: int) -> None:
         """Put a new place in order; it is the newest, so it goes after its equals."""
@@ -294,6 +313,12 @@ def context_bytes(tokens: Sequence[int]) -> bytes:
         Four per token.
     """
     return np.array(tokens, dtype=">u4")[::-1].tobytes()
+
+
+def _dense(values: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the rank of each value among the distinct ones."""
+    ranks: NDArray[np.int64] = np.unique(values, return_inverse=True)[1]
+    return ranks
 
 
 def _agreement(left: bytearray, right: bytearray) -> int:

@@ -119,6 +119,8 @@ class PredictionProposer:
         if place is None:
             return Draft(proposer=self.name, note="the output has left the prediction")
         kappa = min(request.kappa, alignment.worthwhile(self._min_score))
+        if kappa == 0:
+            return Draft(proposer=self.name, note="the output hardly follows the prediction")
         if not alignment.is_settled:
             kappa = min(kappa, _UNSETTLED * (1 + alignment.run))
         tokens = tuple(request.prediction[place : place + kappa])

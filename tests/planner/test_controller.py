@@ -169,6 +169,17 @@ def test_a_decision_holds_for_some_rounds_and_is_cut_to_the_limits():
     assert found[0].kappa < first[0].kappa
 
 
+def test_every_round_of_a_held_decision_is_learnt():
+    rare = GoodputController(EAGLE, config=ControllerConfig(decide_every=5))
+    often = GoodputController(EAGLE, config=ControllerConfig(decide_every=1))
+    for controller in (rare, often):
+        for _ in range(5):
+            for name, choice in enumerate(controller.choose(rows(3, max_kappa=2))):
+                assert choice.kappa == 2
+                controller.observe(record(name, choice, name))
+    assert rare.survival("1", "draft") == often.survival("1", "draft")
+
+
 def test_the_better_drafter_of_each_row():
     cost = RoundCost(AffineCost(1.0, 0.01), ParallelDraft(0.01))
     drafters = {"a": ParallelDraft(0.01), "b": ParallelDraft(0.01)}

@@ -157,7 +157,7 @@ class GoodputController:
         if sum(row.request_id not in held for row in rows) * 8 > len(rows):
             return None
         self._held_rounds += 1
-        typical = next(iter(held.values()))
+        typical = next(iter(held.values()))  # of a newcomer, until the next decision
         choices = [_cut(held.get(row.request_id, typical), row) for row in rows]
         self._silent_rounds += not any(choice.kappa for choice in choices)
         return choices
@@ -202,6 +202,9 @@ class GoodputController:
         if asked is None or not asked.kappa:
             return
         finished = self._finished.setdefault(asked.proposer, {})
+        if record.request_id in finished:  # the next round of the same batch began
+            self._learn()
+            finished = self._finished.setdefault(asked.proposer, {})
         finished[record.request_id] = (
             min(len(record.drafted), self.config.max_kappa),
             min(record.num_accepted, self.config.max_kappa),

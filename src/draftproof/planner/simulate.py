@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -152,6 +153,7 @@ class SchedulePolicy:
         """Forget nothing."""
 
 
+@cache
 def _choice(kappa: int, proposer: str) -> RowChoice:
     return RowChoice(kappa, proposer) if kappa else RowChoice(0)
 
@@ -211,9 +213,8 @@ class _Running:
     name: str
     cached: int
     left: int
-    alpha: float
     admitted_s: float
-    coins: NDArray[np.float64]
+    runs: list[int]
     place: int = 0
 
 
@@ -298,16 +299,19 @@ def simulate(
 
 
 def _admit(request: SimulatedRequest, index: int, now: float) -> _Running:
-    coins = np.random.default_rng([index, 7]).random(_COINS)
+    survives = np.random.default_rng([index, 7]).random(_COINS) < request.alpha
     return _Running(
-        index,
-        str(index),
-        request.prompt_tokens,
-        request.output_tokens,
-        request.alpha,
-        now,
-        coins,
+        index, str(index), request.prompt_tokens, request.output_tokens, now, _run_lengths(survives)
     )
+
+
+def _run_lengths(survives: NDArray[np.bool_]) -> list[int]:
+    """Return how many drafts in a row survive from each position on."""
+    places = np.arange(len(survives))
+    ends = np.where(survives, len(survives), places)
+    next_end = np.minimum.accumulate(ends[::-1])[::-1]
+    lengths: list[int] = (next_end - places).tolist()
+    return lengths
 
 
 def _step(
@@ -335,9 +339,7 @@ def _step(
     books.steps += 1
     books.rows += batch
     for row, choice in zip(running, choices, strict=True):
-        accepted = 0
-        while accepted < choice.kappa and (row.coins[(row.place + accepted) % _COINS] < row.alpha):
-            accepted += 1
+        accepted = min(choice.kappa, row.runs[row.place % _COINS])
         committed = min(accepted + 1, row.left)
         row.place += committed
         row.cached += committed

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 from enumeration import TableModel, argmax_draft, raced_draft, sampled_draft, total_variation
-from grammar_kit import CONTROL, Definition, Pieces, after, factory
+from grammar_kit import CONTROL, Definition, Pieces, after, factory, ids
 
 from draftproof.core.constraint import Constraint, GrammarSpec
 from draftproof.core.law import DenseLaw
@@ -33,7 +33,7 @@ Prefix = tuple[int, ...]
 PIECES = Pieces([b"<end>", b"a", b"b", b"ab", CONTROL, b"</s>"], ends=(0, 5))
 MAKE = factory(PIECES, padding=1)
 SIZE = PIECES.vocab_size + 1
-PATTERN = "a(b|ab)?a?|ba?"
+PATTERN = "aab|b(b|ab)?a?"
 SPEC = GrammarSpec("regex", PATTERN)
 DEFINITION = Definition(PATTERN, "ab", 6)
 HORIZON = 4
@@ -269,6 +269,12 @@ def test_each_fault_is_seen_under_each_rule(fault: str, rule: str) -> None:
     assert total_variation(law, plain_law(params, engine.horizon)) > SEEN
 
 
+def test_the_grammar_has_certain_text_that_can_be_cut_in_two_ways() -> None:
+    constraint = after(MAKE, SPEC, [1])
+    assert constraint.likely(4) == (3,)
+    assert ids(constraint.allowed()) == [1, 3]
+
+
 def test_certain_text_committed_unjudged_is_another_law() -> None:
     params = POLICIES["temperature"]
     engine = Engine(propose=from_grammar, judged=False)
@@ -285,13 +291,13 @@ def test_sampled_drafts_may_not_be_cut_where_the_grammar_refuses_them(rule: str)
 
 
 def test_the_constraint_of_a_round_is_unchanged_by_all_its_branches() -> None:
-    constraint = after(MAKE, SPEC, [1])
+    constraint = after(MAKE, SPEC, [2])
     before = [constraint.allowed(path) for path in ((), (2,), (3,), (1, 1))]
     params = POLICIES["temperature"]
-    play = partial(one_round, "block", params, Engine(), (1,), constraint, 2)
+    play = partial(one_round, "block", params, Engine(), (2,), constraint, 2)
     speculative = outcomes(partial(with_coins, play, 1))
     assert len(speculative) > 50
-    fresh = after(MAKE, SPEC, [1])
+    fresh = after(MAKE, SPEC, [2])
     for path, seen in zip(((), (2,), (3,), (1, 1)), before, strict=True):
         for again in (constraint.allowed(path), fresh.allowed(path)):
             assert (again is None) == (seen is None)

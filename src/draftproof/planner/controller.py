@@ -21,20 +21,14 @@ from numpy.typing import NDArray
 from draftproof.core.kappa_policy import RowChoice, RowState
 from draftproof.core.types import StepRecord
 from draftproof.errors import ConfigError
-from draftproof.planner.cost import Floats
 from draftproof.planner.rounds import DraftCost, RoundCost
+from draftproof.planner.slots import Beliefs, SlotPricer
 from draftproof.planner.tracker import AcceptanceTracker, TrackerConfig
 
 __all__ = ["ControllerConfig", "GoodputController"]
 
-#: Contexts that share a price of drafting, in tokens, and how many prices are kept.
-CONTEXT_STEP = 128
-MOST_PRICES = 1024
 #: Plain decoding of a row.
 _NOTHING = RowChoice(0)
-
-#: What a drafter is believed to survive: rows by depths, and how often it answers.
-_Beliefs = tuple[Floats, Floats]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +76,6 @@ class ControllerConfig:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class _Admitted:
-    """The best prefix of the slots of one assignment, and its pace over the plain one."""
-
-    kappas: NDArray[np.int64]
-    gain: float
-
-
 class GoodputController:
     """The run-time policy; implements `draftproof.core.kappa_policy.KappaPolicy`.
 
@@ -116,11 +102,10 @@ class GoodputController:
     ) -> None:
         self.config = config or ControllerConfig()
         self._cost = cost
-        self._drafters = dict(drafters or {})
+        self._slots = SlotPricer(cost, drafters or {}, self.config.max_kappa)
         self._tracker = AcceptanceTracker(max(self.config.max_kappa, 1), self.config.tracker)
         self._asked: dict[str, RowChoice] = {}
         self._finished: dict[str, dict[str, tuple[int, int]]] = {}
-        self._prices: dict[tuple[str, int, int], Floats] = {}
         self._held: dict[str, RowChoice] = {}
         self._held_rounds = 0
         self._silent_rounds = 0
@@ -173,7 +158,7 @@ class GoodputController:
         best_gain = 1.0 + self.config.min_gain
         best, assignment = np.zeros(len(rows), dtype=np.int64), [""] * len(rows)
         for tried in self._assignments(rows, names, beliefs, context):
-            found = self._admit(tried, limits, beliefs, context)
+            found = self._slots.admit(tried, limits, beliefs, context)
             if found.gain > best_gain:
                 best_gain, best, assignment = found.gain, found.kappas, tried
         self._held_rounds = 1
@@ -259,7 +244,7 @@ class GoodputController:
         self,
         rows: Sequence[RowState],
         names: Sequence[str],
-        beliefs: Mapping[str, _Beliefs],
+        beliefs: Mapping[str, Beliefs],
         context: float,
     ) -> list[list[str]]:
         """Return the assignments of drafters to try: each alone, and the best of each row.
@@ -273,7 +258,7 @@ class GoodputController:
         pace = len(rows) / self._cost.plain_s(len(rows), context)
         worth = {
             name: beliefs[name][0].sum(axis=1) * beliefs[name][1]
-            - self._price(name, len(rows), 0.0)[0].mean() * pace
+            - self._slots.price(name, len(rows), 0.0)[0].mean() * pace
             for name in names
         }
         mixed = [
@@ -281,89 +266,6 @@ class GoodputController:
             for place, row in enumerate(rows)
         ]
         return [*alone, mixed]
-
-    def _admit(
-        self,
-        assignment: Sequence[str],
-        limits: NDArray[np.int64],
-        beliefs: Mapping[str, _Beliefs],
-        context: float,
-    ) -> _Admitted:
-        """Find the best prefix of the slots, sorted by what they yield."""
-        batch, depths = len(assignment), max(self.config.max_kappa, 1)
-        used = list(dict.fromkeys(name for name in assignment if name))
-        if not used or not limits.any():
-            return _Admitted(np.zeros(batch, dtype=np.int64), 1.0)
-        survival, given = beliefs[used[0]]
-        who = np.zeros(batch, dtype=np.int64)
-        if len(used) > 1 or not all(assignment):
-            who = np.asarray([used.index(name) if name else -1 for name in assignment])
-            given = np.select([who == i for i in range(len(used))], [beliefs[n][1] for n in used])
-            survival = np.select(
-                [(who == i)[:, None] for i in range(len(used))], [beliefs[n][0] for n in used]
-            )
-        # Depth by depth, so that a stable sort by yield takes shallow slots first and
-        # no draft has a hole. Within a depth the n-th best row pays the n-th price.
-        worth = (survival * given[:, None]).T
-        allowed = np.arange(depths)[:, None] < limits
-        if len(used) > 1 or not all(assignment):
-            allowed &= who >= 0
-        worth[~allowed] = -1.0
-        rows = np.argsort(-worth, axis=1, kind="stable")
-        price = self._price(used[0], batch, context)
-        if len(used) > 1:
-            price = self._mixed_price(who[rows], used, context)
-        worth = worth[np.arange(depths)[:, None], rows].ravel()
-        order = np.argsort(-worth, kind="stable")[: int(allowed.sum())]
-        row_of = rows.ravel()[order]
-        sums = np.empty((3, len(order) + 1))
-        sums[:, 0] = batch, batch, 0.0
-        sums[0, 1:] = given[row_of]
-        sums[1, 1:] = worth[order]
-        sums[2, 1:] = price.ravel()[order]
-        tokens, yielded, drafting = sums.cumsum(axis=1)
-        pace = yielded / (self._cost.pass_seconds(batch, tokens, context) + drafting)
-        best = int(pace.argmax())
-        return _Admitted(np.bincount(row_of[:best], minlength=batch), float(pace[best] / pace[0]))
-
-    def _mixed_price(self, who: NDArray[np.int64], used: Sequence[str], context: float) -> Floats:
-        """Return the price of each slot where every drafter counts its own rows.
-
-        Parameters
-        ----------
-        who : ndarray of int64, shape (depths, B)
-            Number of the drafter of each slot, best slot of a depth first; -1 for none.
-        used : sequence of str
-            Drafters by number.
-        context : float
-            Cached tokens per row.
-        """
-        price = np.zeros(who.shape)
-        for index, name in enumerate(used):
-            mine = who == index
-            rank = np.maximum(np.cumsum(mine, axis=1) - 1, 0)
-            own = np.take_along_axis(self._price(name, who.shape[1], context), rank, axis=1)
-            price = np.where(mine, own, price)
-        return price
-
-    def _price(self, name: str, batch: int, context: float) -> Floats:
-        """Return the seconds that the n-th row at each depth adds to drafting.
-
-        Kept per batch and context: drafting costs change slowly with the context.
-        """
-        bucket = round(context / CONTEXT_STEP)
-        held = self._prices.get((name, batch, bucket))
-        if held is None:
-            if len(self._prices) >= MOST_PRICES:
-                self._prices.clear()
-            draft = self._drafters.get(name, self._cost.draft)
-            rows = np.arange(batch + 1.0)
-            whole = [
-                draft.depth_seconds(depth + 1, rows, bucket * CONTEXT_STEP)
-                for depth in range(max(self.config.max_kappa, 1))
-            ]
-            held = self._prices[name, batch, bucket] = np.diff(np.stack(whole), axis=1)
-        return held
 
     def _probe(
         self, rows: Sequence[RowState], limits: NDArray[np.int64], context: float
@@ -387,7 +289,7 @@ class GoodputController:
         }
         if not certain:
             return nothing, assignment
-        hoped = self._admit(assignment, limits, certain, context)
+        hoped = self._slots.admit(assignment, limits, certain, context)
         if hoped.gain <= 1.0:
             return nothing, assignment
         return np.minimum(hoped.kappas, 1), assignment

@@ -149,12 +149,13 @@ def test_equal_arrivals_go_to_the_lowest_id() -> None:
 
 
 def test_a_race_among_the_smallest_floats_has_a_winner_with_mass() -> None:
-    noise = PositionNoise((1, 2), 900)
-    weights = np.zeros(900)
-    weights[[7, 800]] = 5e-324  # noise / weight overflows
-    assert DenseLaw(weights).race(noise) == 7
-    weights[500] = 1.0
-    assert DenseLaw(weights).race(noise) == 500
+    for size in (900, 9000):  # all noise is made, or what can win
+        noise = PositionNoise((1, 2), size)
+        weights = np.zeros(size)
+        weights[[7, 800]] = 5e-324  # noise / weight overflows
+        assert DenseLaw(weights).race(noise) == 7
+        weights[500] = 1.0
+        assert DenseLaw(weights).race(noise) == 500
 
 
 @settings(max_examples=25)

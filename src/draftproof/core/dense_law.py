@@ -173,6 +173,8 @@ class DenseLaw(Law):
         """Return the argmin of noise / prob."""
         if not isinstance(noise, PositionNoise):
             return plain_race(noise, self._weights)
+        if noise.is_small:
+            return plain_race(noise[: self._vocab_size], self._weights)
         if self._softmax is not None and self._array is None:
             softmax = self._softmax
             return noise.winner(softmax.block_weights(), softmax.at, self._vocab_size)

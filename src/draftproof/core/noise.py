@@ -40,6 +40,8 @@ _CELLS = 2.0**52
 #: How many blocks, and how many tokens, are looked at first. The winner is nearly
 #: always among them; a later look is right whatever these are.
 _FIRST_BLOCKS, _FIRST_TOKENS = 32, 64
+#: For vocabularies up to this size all noise is made: fewer calls, each of them short.
+_SMALL = 1024
 
 Weigh = Callable[[NDArray[np.intp]], NDArray[Any]]
 
@@ -66,6 +68,11 @@ class PositionNoise:
     def __len__(self) -> int:
         """Return V."""
         return self._size
+
+    @property
+    def is_small(self) -> bool:
+        """Whether making all of the noise costs less than looking for what can win."""
+        return self._size <= _SMALL
 
     def __getitem__(self, index: Any) -> Any:
         """Return entries by index, list of indices or slice."""

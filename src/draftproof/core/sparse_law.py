@@ -153,7 +153,7 @@ class SparseLaw(Law):
 
     def race(self, noise: NDArray[np.float64] | PositionNoise) -> int:
         """Return the argmin of noise / prob over the held tokens."""
-        if isinstance(noise, PositionNoise):
+        if isinstance(noise, PositionNoise) and not noise.is_small:
             return noise.winner_among(self._ids, self._weights)
         return int(self._ids.item(plain_race(noise[self._ids], self._weights)))
 

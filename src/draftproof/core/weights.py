@@ -75,5 +75,7 @@ def first_above(cumulative: NDArray[np.float64], weights: NDArray[Any], point: f
 def plain_race(noise: NDArray[np.float64], weights: NDArray[Any]) -> int:
     """Return the argmin of noise / weight among positive weights, the lowest on ties."""
     times = np.full(len(weights), np.inf)
-    np.divide(noise, weights, out=times, where=weights > 0.0)
-    return int(times.argmin())
+    with np.errstate(over="ignore"):  # denormal float64 weights
+        np.divide(noise, weights, out=times, where=weights > 0.0)
+    winner = int(times.argmin())
+    return winner if times[winner] < np.inf else int(np.flatnonzero(weights)[0])

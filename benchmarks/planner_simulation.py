@@ -6,7 +6,7 @@ accept drafts at 0.9, 0.7 and 0.35 per position. The schedule is the planner's o
 the pooled acceptance and the mean context. Nothing here is a measurement of hardware;
 decision times are.
 
-    python benchmarks/planner_simulation.py [--requests 3000] [--output FILE]
+    python benchmarks/planner_simulation.py [--seconds 20] [--output FILE]
 
 Prints a table, and one line of JSON last.
 """
@@ -101,8 +101,8 @@ def figures(result: SimulationResult) -> dict[str, float]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--requests", type=int, default=3000)
-    parser.add_argument("--rates", default="2,10,25,40,60")
+    parser.add_argument("--seconds", type=float, default=20.0, help="of arrivals at each rate")
+    parser.add_argument("--rates", default="10,40,80")
     parser.add_argument("--max-rows", type=int, default=256)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path, default=None)
@@ -116,8 +116,9 @@ def main() -> int:
     decisions: list[tuple[int, float]] = []
     learning = [0.0, 0]
     for rate in (float(each) for each in args.rates.split(",")):
-        requests = poisson_requests(args.requests, rate, ALPHAS, SHARES, seed=args.seed)
-        row: dict[str, Any] = {"arrivals_per_s": rate}
+        count = round(rate * args.seconds)
+        requests = poisson_requests(count, rate, ALPHAS, SHARES, seed=args.seed)
+        row: dict[str, Any] = {"arrivals_per_s": rate, "requests": count}
         for name, policy in policies(cost, 612.0, args.max_rows).items():
             result = simulate(requests, cost, policy, max_rows=args.max_rows)
             row[name] = shown = figures(result)
@@ -147,7 +148,7 @@ def main() -> int:
         "simulated": True,
         "costs": "llama-3.1-8b-h100-eagle",
         "alphas": ALPHAS,
-        "requests": args.requests,
+        "seconds": args.seconds,
         "seed": args.seed,
         "max_rows": args.max_rows,
         "loads": loads,

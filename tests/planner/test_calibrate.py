@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import runpy
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from draftproof.backends.table import FunctionTable, TableBackend, seeded_probs
@@ -316,3 +318,12 @@ def test_damaged_profiles(invoke, tmp_path):
         path.write_text(text)
         with pytest.raises(ConfigError, match=message):
             read_profile(path)
+
+
+def test_the_page_names_every_option():
+    text = (Path(__file__).parents[2] / "docs" / "planner.md").read_text()
+    verbs = get_command(app).commands
+    for command in (verbs["plan"], verbs["calibrate"]):
+        for parameter in command.params:
+            for name in (*parameter.opts, *parameter.secondary_opts):
+                assert re.search(rf"(?<![\w-]){name}(?![\w-])", text), name

@@ -99,7 +99,7 @@ class SuffixProposer:
     min_score : float, default 0.1
         The draft ends before the token for which the guessed probability, that it and
         all before it are accepted, falls below this. In (0, 1]. A match of M tokens
-        that occurred once alone yields about ``1.4 M`` tokens at 0.1.
+        that occurred once alone yields about ``1.5 M`` tokens at 0.1.
     window : int, default 131072
         Most tokens of a request that are searched, newest first.
     max_votes : int, default 32

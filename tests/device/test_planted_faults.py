@@ -117,7 +117,7 @@ FAULTS = {
             "bounds = held[:, 1:]",
         )
     ],
-    "last index of ties": [("filters", "<= spare[:, None]", "> (ties.sum(1) - spare)[:, None]")],
+    "last index of ties": [("filters", "> spare[:, None]", "<= (ties.sum(1) - spare)[:, None]")],
     "coin of another draft": [
         (
             "chains",

@@ -162,7 +162,12 @@ class TorchExecutor:
             is_near = torch.zeros_like(is_bad)
         elif kind == "race":
             raced = TorchLaws(logits, packed)
-            tokens, is_near = race_places(raced, _noise(jobs, logits))
+            noise = [
+                job.row.coins.noise(len(place.extra), logits.shape[1])
+                for job in jobs
+                for place in job.places
+            ]
+            tokens, is_near = race_places(raced, noise, logits.shape[1])
             is_bad = raced.is_bad[: len(places)]
         else:
             laws = self._laws(logits, packed)
@@ -333,12 +338,3 @@ def _places(row: VerifyRow) -> list[Place]:
         allowed = None if row.constraint is None else row.constraint.allowed(extra)
         places.append(Place(row.first_row + 1 + node, row.params, row.history, extra, allowed))
     return places
-
-
-def _noise(jobs: Sequence[_Job], logits: Tensor) -> Tensor:
-    """Return the noise of every place on the device: the only place where it is asked for."""
-    vocab_size = logits.shape[1]
-    rows = [
-        job.row.coins.noise(len(place.extra), vocab_size) for job in jobs for place in job.places
-    ]
-    return to_device(np.stack(rows), logits.device)

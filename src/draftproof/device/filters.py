@@ -35,12 +35,14 @@ def keep_largest(logits: Tensor, count: Tensor, largest_count: int) -> None:
     """
     values = logits.topk(min(largest_count, logits.shape[1])).values
     cut = values.gather(1, count.clamp(max=values.shape[1])[:, None] - 1)
-    above = logits > cut
+    below = logits < cut
+    if logits.device.type == "cpu" and bool((logits.shape[1] - below.sum(1) == count).all()):
+        logits.masked_fill_(below, -torch.inf)
+        return
     ties = logits == cut
-    spare = count - above.sum(1)
-    if logits.device.type != "cpu" or bool((ties.sum(1) > spare).any()):
-        ties &= ties.cumsum(1, dtype=torch.int32) <= spare[:, None]
-    logits.masked_fill_(~(above | ties), -torch.inf)
+    spare = count - (logits > cut).sum(1)
+    late = ties.cumsum(1, dtype=torch.int32) > spare[:, None]
+    logits.masked_fill_(below | (ties & late), -torch.inf)
 
 
 def keep_at_least(weights: Tensor, fraction: Tensor) -> Tensor:

@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
+from draftproof.core.noise import PositionNoise
 from draftproof.core.tree import TreeDraft, TreeVerdict
 from draftproof.core.types import Draft
 from draftproof.device.draws import Drawn, draw
 from draftproof.device.laws import TorchLaws
+from draftproof.device.noise import make_noise
 from draftproof.device.place_laws import PlaceLaws
 from draftproof.device.precision import WEIGHT_ERROR
 
@@ -43,15 +46,17 @@ def draw_places(laws: PlaceLaws, coins: Tensor) -> Drawn:
     return draw(laws, every, laws.sums, coins, laws.slack * laws.totals)
 
 
-def race_places(laws: TorchLaws, noise: Tensor) -> Drawn:
+def race_places(laws: TorchLaws, noise: Sequence[PositionNoise | ArrayLike], size: int) -> Drawn:
     """Let the tokens of every place race, the argmin of noise / weight.
 
     Parameters
     ----------
     laws : TorchLaws
         At least N laws.
-    noise : Tensor of float64, shape (N, V)
+    noise : sequence of PositionNoise or array_like, length N
         ``RoundCoins.noise`` of each place.
+    size : int
+        Number of entries V.
 
     Returns
     -------
@@ -61,8 +66,8 @@ def race_places(laws: TorchLaws, noise: Tensor) -> Drawn:
     """
     winners, nears = [], []
     for begin in range(0, len(noise), _RACES):
-        part = noise[begin : begin + _RACES]
-        weights = laws.weights[begin : begin + len(part), : part.shape[1]]
+        part = make_noise(noise[begin : begin + _RACES], size, laws.weights.device)
+        weights = laws.weights[begin : begin + len(part), :size]
         times = torch.where(weights > 0, part / weights, torch.inf)
         best = times.amin(1)
         winner = (times == best[:, None]).int().argmax(1)

@@ -24,6 +24,10 @@ __all__ = [
 ]
 
 
+#: Blocks that are summed at a time on the host.
+_TILE = 256
+
+
 class TorchLaws:
     """Laws whose weights are held as one array: any policy, any device.
 
@@ -48,26 +52,26 @@ class TorchLaws:
             apply_edits(held[:, : logits.shape[1]], places.edits)
             peak = held.amax(1)
             self.is_bad |= ~peak.isfinite()
-        _filter_logits(held, places)
-        nucleus_rows = np.flatnonzero(places.top_p < 1)
-        chosen = to_device(nucleus_rows, device)
-        scores = held[chosen] if len(nucleus_rows) else held[:0]
+        top_k = np.flatnonzero(places.top_k)
+        if len(top_k):
+            counts = to_device(places.top_k[top_k], device)
+            with _Part(held, top_k) as part:
+                keep_largest(part, counts, int(places.top_k.max()))
+        top_p, min_p = np.flatnonzero(places.top_p < 1), np.flatnonzero(places.min_p > 0)
+        scores = held[to_device(top_p, device)] if len(top_p) else held
         held -= peak[:, None]
         if (places.inverse_temperature != 1).any():
             held *= to_device(places.inverse_temperature, device)[:, None]
         torch.exp(held, out=held)
         slack = torch.zeros(len(held), dtype=torch.float64, device=device)
-        if len(nucleus_rows):
-            picked = held[chosen]
-            mass = to_device(places.top_p[nucleus_rows], device)
-            slack[chosen] += keep_nucleus(picked, scores, mass)
-            held[chosen] = picked
-        floored_rows = np.flatnonzero(places.min_p > 0)
-        if len(floored_rows):
-            chosen = to_device(floored_rows, device)
-            picked = held[chosen]
-            slack[chosen] += keep_at_least(picked, to_device(places.min_p[floored_rows], device))
-            held[chosen] = picked
+        if len(top_p):
+            mass = to_device(places.top_p[top_p], device)
+            with _Part(held, top_p) as part:
+                slack[to_device(top_p, device)] += keep_nucleus(part, scores, mass)
+        if len(min_p):
+            fraction = to_device(places.min_p[min_p], device)
+            with _Part(held, min_p) as part:
+                slack[to_device(min_p, device)] += keep_at_least(part, fraction)
         self.weights = held
         self.sums = block_sums(held)
         self.totals = self.sums.sum(1)
@@ -157,22 +161,37 @@ def apply_edits(held: Tensor, edits: Edits) -> None:
         held[place, token] = -torch.inf
 
 
-def _filter_logits(held: Tensor, places: Places) -> None:
-    rows = np.flatnonzero(places.top_k)
-    if len(rows):
-        chosen = to_device(rows, held.device)
-        picked = held[chosen]
-        counts = places.top_k[rows]
-        keep_largest(picked, to_device(counts, held.device), int(counts.max()))
-        held[chosen] = picked
+class _Part:
+    """Some rows of an array, to be changed in place; all rows need no copy."""
+
+    def __init__(self, held: Tensor, rows: NDArray[np.int64]) -> None:
+        self._held = held
+        self._rows = None if len(rows) == len(held) else to_device(rows, held.device)
+
+    def __enter__(self) -> Tensor:
+        self._part = self._held if self._rows is None else self._held[self._rows]
+        return self._part
+
+    def __exit__(self, *_: object) -> None:
+        if self._rows is not None:
+            self._held[self._rows] = self._part
 
 
 def block_sums(values: Tensor) -> Tensor:
-    """Return float64 sums of whole blocks, shape (..., V / BLOCK).
+    """Return float64 sums of whole blocks, shape (R, V / BLOCK).
 
     A block is summed by itself, so the sum of a row does not depend on the batch.
     """
-    return as_blocks(values).sum(-1, dtype=torch.float64)
+    held = as_blocks(values)
+    if values.device.type != "cpu" or values.dtype == torch.float64:
+        return held.sum(-1, dtype=torch.float64)
+    # torch makes a float64 copy first; in tiles it stays in the cache.
+    flat = held.view(-1, BLOCK)
+    sums = torch.empty(len(flat), dtype=torch.float64)
+    for begin in range(0, len(flat), _TILE):
+        part = flat[begin : begin + _TILE]
+        torch.sum(part, -1, dtype=torch.float64, out=sums[begin : begin + _TILE])
+    return sums.view(held.shape[:-1])
 
 
 def to_device(array: NDArray[Any], device: torch.device) -> Tensor:

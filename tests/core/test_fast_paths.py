@@ -341,8 +341,9 @@ def test_a_law_that_puts_its_exponential_off_answers_like_one_that_does_not(
             lambda law: plain.residual_mass(law, 0.5),
         ):
             law = target_law(logits, params, History(), is_stable=is_stable)
-            assert ask(law) == ask(plain)
-            assert ask(law) == ask(plain), "the second answer differs"
+            # Masses of residuals may be summed in another order.
+            assert ask(law) == pytest.approx(ask(plain), rel=1e-13, abs=0)
+            assert ask(law) == pytest.approx(ask(plain), rel=1e-13, abs=0), "the second answer"
     np.testing.assert_array_equal(logits, before)
 
 

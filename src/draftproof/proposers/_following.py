@@ -3,32 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from draftproof.proposers._contexts import ContextMatch
 
-__all__ = ["DOUBT", "Continuation", "follow"]
+__all__ = ["DOUBT", "follow"]
 
-#: Matching tokens that count as much evidence against a vote as one vote in its favour.
-#: A match of this length that stands alone is trusted at one half.
+#: Length of a match that is trusted at one half when it stands alone.
 DOUBT = 2.5
-
-
-@dataclass(frozen=True, slots=True)
-class Continuation:
-    """Tokens that followed, and how much they are trusted.
-
-    Parameters
-    ----------
-    token_ids : tuple of int
-        The tokens.
-    scores : tuple of float
-        For each token, a guess at the probability that it and all before it are
-        right. A heuristic, not a law: no token was drawn from it.
-    """
-
-    token_ids: tuple[int, ...] = ()
-    scores: tuple[float, ...] = ()
 
 
 def follow(
@@ -36,7 +17,7 @@ def follow(
     token_at: Callable[[int, Sequence[int]], int | None],
     kappa: int,
     least_score: float,
-) -> Continuation:
+) -> tuple[int, ...]:
     """Follow the places of a match, token by token, while they are trusted.
 
     At each token the places vote with what stands there. The token with most votes is
@@ -58,11 +39,10 @@ def follow(
 
     Returns
     -------
-    Continuation
-        The draft and its scores, possibly empty.
+    tuple of int
+        The draft, possibly empty.
     """
     drafted: list[int] = []
-    scores: list[float] = []
     places, score = match.places, 1.0
     for step in range(kappa):
         votes: dict[int, list[int]] = {}
@@ -78,6 +58,5 @@ def follow(
         if score < least_score:
             break
         drafted.append(best)
-        scores.append(score)
         places = tuple(votes[best])
-    return Continuation(tuple(drafted), tuple(scores))
+    return tuple(drafted)

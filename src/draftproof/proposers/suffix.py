@@ -10,7 +10,7 @@ from draftproof.core.protocols import ProposalRequest
 from draftproof.core.types import Draft
 from draftproof.errors import ConfigError
 from draftproof.proposers._contexts import SEPARATOR, ContextIndex, ContextMatch, context_bytes
-from draftproof.proposers._following import Continuation, follow
+from draftproof.proposers._following import follow
 
 __all__ = ["SuffixProposer"]
 
@@ -244,11 +244,11 @@ class SuffixProposer:
                     index, match = shared.index, match_there
         if match is None or match.length < self._min_match:
             return Draft(proposer=self.name, note="no earlier match")
-        tokens = self._continue(index, match, request.kappa).token_ids
+        tokens = self._continue(index, match, request.kappa)
         note = "" if tokens else f"no continuation scores {self._min_score} or more"
         return Draft(tokens, proposer=self.name, note=note)
 
-    def _continue(self, index: ContextIndex, match: ContextMatch, kappa: int) -> Continuation:
+    def _continue(self, index: ContextIndex, match: ContextMatch, kappa: int) -> tuple[int, ...]:
         size = len(index)
 
         def token_at(place: int, drafted: Sequence[int]) -> int | None:

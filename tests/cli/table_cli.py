@@ -15,10 +15,12 @@ from typing import Any
 import numpy as np
 
 from draftproof.backends.table import FunctionTable, TableBackend, seeded_probs
+from draftproof.build.grammars import lazy_constraints
+from draftproof.build.speculative import SpeculativeConfig
 from draftproof.cli import CliContext, main
 from draftproof.engine import Engine, EngineCore, SchedulerConfig
 from draftproof.errors import ConfigError, ModelFileError, PromptError
-from draftproof.proposers import NgramProposer
+from draftproof.proposers import NgramProposer, PredictionProposer
 
 CHARACTERS = "\n" + "".join(map(chr, range(0x20, 0x7F)))
 EOS = len(CHARACTERS)
@@ -101,21 +103,26 @@ def load(
         raise ModelFileError(f"{model}: no such model file; expected table")
     config = dict(speculative_config or {})
     unused["progress"]("loading the table")
-    if config.get("method") not in (None, "ngram"):
-        raise ConfigError(f"method is {config['method']!r}; expected 'ngram'")
-    drafting = config.get("method") == "ngram"
+    if config.get("method") not in (None, "ngram", "prediction"):
+        raise ConfigError(f"method is {config['method']!r}; expected 'ngram' or 'prediction'")
+    drafting = config.get("method") is not None
     backend = UnhurriedBackend(
         TiedTable(gap) if gap else FunctionTable(VOCAB_SIZE, next_law, span=1),
         context_length=context_length or 1024,
         nan_after=[DEADLY],
     )
     backend.shake = 2 * gap
+    tokenizer = CharacterTokenizer()
+    settings = SpeculativeConfig.parse(speculative_config)
+    drafters = {"ngram": NgramProposer(min_n=2, max_n=5), "prediction": PredictionProposer()}
     core = EngineCore(
         backend,
-        tokenizer=CharacterTokenizer(),
-        proposers=[NgramProposer(min_n=2, max_n=5)] if drafting else [],
+        tokenizer=tokenizer,
+        proposers=[drafters[settings.method]] if drafting else [],
         kappa=config.get("num_speculative_tokens", 5) if drafting else 0,
-        rule=config.get("rejection_sample_method"),
+        rule=settings.rule,
+        allow_lossy=settings.allow_lossy,
+        constraints=lazy_constraints(tokenizer, VOCAB_SIZE),
         scheduler=SchedulerConfig(max_rows=max_rows),
         deterministic=deterministic,
     )

@@ -8,12 +8,15 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from draftproof.cli.compare import derive_seed
-from draftproof.cli.options import token_bias
 from draftproof.cli.prompts import as_chat, read_stdin
+from draftproof.cli.values import token_bias
 from draftproof.errors import ConfigError, DraftproofError, PromptError
+
+if TYPE_CHECKING:
+    from draftproof.core.constraint import GrammarSpec
 
 __all__ = ["LINE_OPTIONS", "PromptLine", "read_lines"]
 
@@ -40,7 +43,14 @@ LINE_OPTIONS: Mapping[str, str] = {
     "num_speculative_tokens": "an integer",
     "proposer": "a string",
     "rule": "a string",
+    "logprobs_mode": "a string",
+    "prediction": "a string",
+    "tenant": "a string",
+    "response_format": "an object",
+    "structured_outputs": "an object",
 }
+#: Line keys that stand for the option ``grammar``.
+_GRAMMARS = ("response_format", "structured_outputs")
 
 _PROMPT_KEYS = ("id", "prompt", "messages")
 
@@ -204,7 +214,20 @@ def _options(
         if not _fits(value, kind):
             raise ConfigError(f"line {number}: {name} is {value!r}; expected {kind}")
         options[name] = token_bias(value, name) if name == "logit_bias" else value
+    asked = [name for name in _GRAMMARS if name in data]
+    if len(asked) > 1:
+        raise ConfigError(f"line {number}: {' and '.join(asked)}; expected one of them")
+    if asked:
+        options["grammar"] = _grammar(asked[0], options.pop(asked[0]))
     return options
+
+
+def _grammar(name: str, value: Mapping[str, Any]) -> GrammarSpec | None:
+    from draftproof.grammar import grammar_from_response_format, grammar_from_structured_outputs
+
+    if name == "response_format":
+        return grammar_from_response_format(value)
+    return grammar_from_structured_outputs(value)
 
 
 def _fits(value: object, kind: str) -> bool:

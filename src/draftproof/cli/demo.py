@@ -63,11 +63,12 @@ SAMPLES = (
 def demo(
     ctx: typer.Context,
     precision: o.PrecisionOf = o.Precision.INT8,
-    repeats: o.Repeats = 3,
+    repeats: o.Repeats = None,
     as_json: o.JsonOutput = False,
     quiet: o.Quiet = False,
 ) -> None:
     """Decode two prompts with a small model, plain and speculative, and compare."""
+    repeats = 3 if repeats is None else repeats
     if repeats < 1:
         raise ConfigError(f"--repeats is {repeats}; expected at least 1")
     context: CliContext = ctx.obj

@@ -109,6 +109,7 @@ def run_document(run: Run) -> dict[str, Any]:
             "sources": list(record.sources),
             "proposer": record.proposer,
         }
+        | ({} if record.parents is None else {"parents": list(record.parents)})
         for record in run.result.records
     ]
     document["times"] = _times_document(run)

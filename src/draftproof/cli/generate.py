@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from draftproof.cli import options as o
+from draftproof.cli import values as v
 from draftproof.cli.context import CliContext, Notes, write_data
 from draftproof.cli.prompts import as_chat, read_prompt, wants_chat
 from draftproof.errors import ConfigError, DraftproofError
@@ -60,6 +61,7 @@ def generate(
     speculative_config: o.SpeculativeConfigJson = None,
     num_speculative_tokens: o.NumSpeculativeTokens = None,
     rule: o.RuleOf = None,
+    prediction: o.Prediction = None,
     chat: o.Chat = None,
     system: o.System = None,
     temperature: o.Temperature = 0.0,
@@ -75,11 +77,18 @@ def generate(
     min_tokens: o.MinTokens = 0,
     ignore_eos: o.IgnoreEos = False,
     stop: o.Stop = None,
+    json_schema: o.JsonSchema = None,
+    json_object: o.JsonObject = False,
+    regex: o.Regex = None,
+    choice: o.Choice = None,
+    grammar: o.Grammar = None,
+    n: o.Completions = 1,
     logprobs: o.Logprobs = None,
+    logprobs_mode: o.LogprobsModeOf = None,
     as_json: o.JsonOutput = False,
     show_sources: o.ShowSources = None,
     compare: o.Compare = False,
-    repeats: o.Repeats = 5,
+    repeats: o.Repeats = None,
     quiet: o.Quiet = False,
     prompts: o.Prompts = None,
     output: o.Output = None,
@@ -87,7 +96,7 @@ def generate(
     """Generate text, with or without speculation."""
     context: CliContext = ctx.obj
     notes = Notes(quiet=quiet)
-    config = o.speculative_config(
+    config = v.speculative_config(
         speculative_config,
         draft_model=draft_model,
         num_speculative_tokens=num_speculative_tokens,
@@ -102,9 +111,17 @@ def generate(
         as_json=as_json,
         logprobs=logprobs,
         show_sources=show_sources,
-        has_drafter=o.has_drafter(config),
+        has_drafter=v.has_drafter(config),
         draft_precision=draft_precision,
+        n=n,
+        rule=rule,
+        logprobs_mode=logprobs_mode,
     )
+    if prediction is not None and config.get("method") not in ("prediction", "hybrid"):
+        raise ConfigError(
+            f"--prediction {prediction} needs a method that reads it; "
+            'expected --speculative-config \'{"method": "prediction"}\''
+        )
     is_chat = wants_chat(chat, system)
     request: dict[str, Any] = {
         "max_tokens": max_tokens,
@@ -115,14 +132,23 @@ def generate(
         "repetition_penalty": repetition_penalty,
         "presence_penalty": presence_penalty,
         "frequency_penalty": frequency_penalty,
-        "logit_bias": o.bias_option(logit_bias),
+        "logit_bias": v.bias_option(logit_bias),
         "min_tokens": min_tokens,
         "stop": tuple(stop or ()),
         "ignore_eos": ignore_eos,
         "seed": seed,
         "logprobs": logprobs,
+        "logprobs_mode": "raw" if logprobs_mode is None else logprobs_mode.value,
+        "prediction": "" if prediction is None else v.read_text_file(prediction, "--prediction"),
+        "grammar": v.grammar_option(
+            json_schema=json_schema,
+            json_object=json_object,
+            regex=regex,
+            choice=choice,
+            grammar=grammar,
+        ),
     }
-    o.check_request(request)
+    v.check_request(request)
     limits: dict[str, Any] = {
         "precision": precision.value,
         "draft_precision": draft_precision and draft_precision.value,
@@ -142,7 +168,7 @@ def generate(
             **limits,
         )
 
-    task = _Task(load, request, context, notes, show_sources, o.has_drafter(config))
+    task = _Task(load, request, context, notes, show_sources, v.has_drafter(config))
     if prompts is not None:
         settings = {"model": model, "speculative_config": config, "system": system} | limits
         _generate_many(task, prompts, output, settings, is_chat, window=2 * max_rows)
@@ -150,7 +176,9 @@ def generate(
     text = read_prompt(prompt)
     what: Prompt = as_chat(text, system) if is_chat else text
     if compare:
-        _compare(task, what, repeats=repeats, as_json=as_json)
+        _compare(task, what, repeats=5 if repeats is None else repeats, as_json=as_json)
+    elif n > 1:
+        _generate_n(task, what, n, as_json=as_json)
     else:
         _generate_one(task, what, as_json=as_json)
 
@@ -161,16 +189,31 @@ def _check_combination(
     prompts: Path | None,
     output: Path | None,
     compare: bool,
-    repeats: int,
+    repeats: int | None,
     as_json: bool,
+    n: int,
+    rule: o.Rule | None,
+    logprobs_mode: o.LogprobsMode | None,
     logprobs: int | None,
     show_sources: bool | None,
     has_drafter: bool,
     draft_precision: o.Precision | None,
 ) -> None:
     """Refuse options that would be ignored together."""
-    if repeats < 1:
-        raise ConfigError(f"--repeats is {repeats}; expected at least 1")
+    if repeats is not None and (repeats < 1 or not compare):
+        raise ConfigError(
+            f"--repeats is {repeats}; expected "
+            + ("at least 1" if compare else "--compare beside it")
+        )
+    # The other rules say how plain tokens are drawn, too.
+    if rule in (o.Rule.STANDARD, o.Rule.BLOCK) and not has_drafter:
+        raise ConfigError(f"--rule {rule} needs a drafter; plain decoding has nothing to verify")
+    if n < 1:
+        raise ConfigError(f"--n is {n}; expected at least 1")
+    if n > 1 and (compare or prompts is not None or show_sources):
+        raise ConfigError(f"--n {n} is for one prompt; no --compare, --prompts or --show-sources")
+    if logprobs_mode is not None and logprobs is None:
+        raise ConfigError(f"--logprobs-mode {logprobs_mode} needs --logprobs")
     if draft_precision is not None and not has_drafter:
         raise ConfigError(f"--draft-precision {draft_precision} needs --draft-model")
     if compare and not has_drafter:
@@ -230,6 +273,33 @@ def _generate_one(task: _Task, prompt: Prompt, *, as_json: bool) -> None:
         for note in run.result.notes:
             task.notes.say(f"note: {note}")
         task.notes.say(summary_line(run))
+    finally:
+        engine.close()
+
+
+def _generate_n(task: _Task, prompt: Prompt, n: int, *, as_json: bool) -> None:
+    from draftproof.cli.documents import json_line, result_document
+    from draftproof.cli.sources import printable
+
+    engine = task.load()
+    try:
+        results = engine.generate_n(prompt, n, **task.options)
+        if as_json:
+            name = engine.core.target.info.name
+            completions = [result_document(result) for result in results]
+            write_data(json_line({"model": name, "completions": completions}))
+        is_terminal = task.context.stdout_console().is_terminal
+        for index, result in enumerate(results):
+            if not as_json:
+                task.notes.say(f"completion {index + 1} of {n}")
+                write_data((printable(result.text) if is_terminal else result.text) + "\n")
+            for note in result.notes:
+                task.notes.say(f"note: {note}")
+        first = results[0]
+        num_tokens = sum(len(result.tokens) for result in results)
+        task.notes.say(
+            f"{num_tokens} tokens, {first.exactness}, seed {first.seed}, streams 0..{n - 1}"
+        )
     finally:
         engine.close()
 

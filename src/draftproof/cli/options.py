@@ -1,33 +1,20 @@
-"""The options that verbs share: their help, and the values they turn into."""
+"""The options that verbs share, and their help."""
 
 from __future__ import annotations
 
-import dataclasses
-import json
-from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from draftproof.errors import ConfigError
-
-__all__ = [
-    "Precision",
-    "Rule",
-    "bias_option",
-    "check_request",
-    "has_drafter",
-    "json_object",
-    "speculative_config",
-    "token_bias",
-]
+__all__ = ["LogprobsMode", "Precision", "Rule"]
 
 MODEL = "Model"
 SPECULATION = "Speculation"
 SAMPLING = "Sampling"
 ENDING = "Ending"
+SHAPE = "Shape of the output"
 PROMPT = "Prompt"
 OUTPUT = "Output"
 MANY = "Many prompts"
@@ -48,6 +35,13 @@ class Rule(StrEnum):
     BLOCK = "block"
     COUPLED = "coupled"
     SAMPLE_MATCH = "sample-match"
+
+
+class LogprobsMode(StrEnum):
+    """Whose log probabilities are reported."""
+
+    RAW = "raw"
+    PROCESSED = "processed"
 
 
 def _option(panel: str, *names: str, help: str, metavar: str | None = None) -> Any:
@@ -109,6 +103,16 @@ RuleOf = Annotated[
     _option(SPECULATION, "--rule", help="Verification rule; the best exact one by default."),
 ]
 
+Prediction = Annotated[
+    Path | None,
+    _option(
+        SPECULATION,
+        "--prediction",
+        metavar="FILE",
+        help="What the output is expected to be, for the methods prediction and hybrid.",
+    ),
+]
+
 Temperature = Annotated[float, _option(SAMPLING, "--temperature", help="0 is greedy.")]
 TopK = Annotated[int, _option(SAMPLING, "--top-k", help="Keep the k best tokens; 0 is off.")]
 TopP = Annotated[float, _option(SAMPLING, "--top-p", help="Keep this much mass; 1 is off.")]
@@ -138,6 +142,25 @@ Stop = Annotated[
     _option(ENDING, "--stop", help="End before this text; may be given several times."),
 ]
 
+JsonSchema = Annotated[
+    str | None,
+    _option(
+        SHAPE, "--json-schema", metavar="JSON|FILE", help="Write JSON that this schema allows."
+    ),
+]
+JsonObject = Annotated[bool, _option(SHAPE, "--json-object", help="Write a JSON object.")]
+Regex = Annotated[
+    str | None, _option(SHAPE, "--regex", help="The whole output matches this expression.")
+]
+Choice = Annotated[
+    list[str] | None,
+    _option(SHAPE, "--choice", help="Write one of these texts; give it several times."),
+]
+Grammar = Annotated[
+    Path | None,
+    _option(SHAPE, "--grammar", metavar="FILE.lark", help="Follow a grammar in Lark syntax."),
+]
+
 Chat = Annotated[
     bool | None,
     _option(
@@ -154,8 +177,17 @@ Logprobs = Annotated[
         OUTPUT,
         "--logprobs",
         metavar="N",
-        help="With --json or --prompts: raw log probabilities, also of the N best tokens.",
+        help="With --json or --prompts: log probabilities, also of the N best tokens.",
     ),
+]
+LogprobsModeOf = Annotated[
+    LogprobsMode | None,
+    _option(
+        OUTPUT, "--logprobs-mode", help="The model's own (raw), or under the policy (processed)."
+    ),
+]
+Completions = Annotated[
+    int, _option(OUTPUT, "-n", "--n", metavar="N", help="Completions of the prompt.")
 ]
 JsonOutput = Annotated[bool, _option(OUTPUT, "--json", help="One JSON object on stdout.")]
 ShowSources = Annotated[
@@ -171,7 +203,8 @@ Compare = Annotated[
     _option(OUTPUT, "--compare", help="Time plain and speculative decoding, interleaved."),
 ]
 Repeats = Annotated[
-    int, _option(OUTPUT, "--repeats", help="Pairs of runs that --compare times.", metavar="N")
+    int | None,
+    _option(OUTPUT, "--repeats", help="Pairs of runs to time, 5 (demo: 3).", metavar="N"),
 ]
 Quiet = Annotated[bool, _option(OUTPUT, "-q", "--quiet", help="Only data and errors.")]
 
@@ -188,180 +221,3 @@ Output = Annotated[
         help="Where results go; the same command goes on after an interruption.",
     ),
 ]
-
-
-def json_object(text: str, what: str) -> dict[str, Any]:
-    """Read a JSON object.
-
-    Parameters
-    ----------
-    text : str
-        The JSON.
-    what : str
-        Its name in errors.
-
-    Returns
-    -------
-    dict
-        The object.
-
-    Raises
-    ------
-    ConfigError
-        If it is not one.
-    """
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise ConfigError(f"{what} is {text!r}; expected JSON ({error})") from error
-    if not isinstance(value, dict):
-        raise ConfigError(f"{what} is {text!r}; expected a JSON object")
-    return value
-
-
-def token_bias(bias: Mapping[str, Any], what: str) -> dict[int, float]:
-    """Turn the string keys of a JSON object into token ids.
-
-    Parameters
-    ----------
-    bias : mapping
-        Biases by token id.
-    what : str
-        Its name in errors.
-
-    Returns
-    -------
-    dict of int to float
-        The biases.
-
-    Raises
-    ------
-    ConfigError
-        If a key is no token id or a value no number.
-    """
-    result: dict[int, float] = {}
-    for key, value in bias.items():
-        if not key.isascii() or not key.isdecimal():
-            raise ConfigError(f"{what} has the key {key!r}; expected a token id")
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ConfigError(f"{what} of token {key} is {value!r}; expected a number")
-        result[int(key)] = float(value)
-    return result
-
-
-def bias_option(text: str | None) -> dict[int, float] | None:
-    """Read ``--logit-bias``.
-
-    Parameters
-    ----------
-    text : str, optional
-        The JSON.
-
-    Returns
-    -------
-    dict of int to float, optional
-        Biases by token id.
-
-    Raises
-    ------
-    ConfigError
-        If it is not an object of numbers by token id.
-    """
-    return None if text is None else token_bias(json_object(text, "--logit-bias"), "--logit-bias")
-
-
-def speculative_config(
-    text: str | None,
-    *,
-    draft_model: str | None,
-    num_speculative_tokens: int | None,
-    rule: str | None,
-) -> dict[str, Any]:
-    """Join the JSON of ``--speculative-config`` with its shorthands.
-
-    Parameters
-    ----------
-    text : str, optional
-        The JSON.
-    draft_model : str, optional
-        Stands for ``method`` and ``model``.
-    num_speculative_tokens : int, optional
-        Stands for the key of the same name.
-    rule : str, optional
-        Stands for ``rejection_sample_method``.
-
-    Returns
-    -------
-    dict
-        The configuration, not checked further.
-
-    Raises
-    ------
-    ConfigError
-        If an option contradicts the JSON, or drafts are asked for without a drafter.
-    """
-    config = {} if text is None else json_object(text, "--speculative-config")
-    shorthands = {
-        "method": ("--draft-model", None if draft_model is None else "draft_model"),
-        "model": ("--draft-model", draft_model),
-        "num_speculative_tokens": ("--num-speculative-tokens", num_speculative_tokens),
-        "rejection_sample_method": ("--rule", rule),
-    }
-    for key, (option, value) in shorthands.items():
-        if value is None:
-            continue
-        if config.setdefault(key, value) != value:
-            raise ConfigError(
-                f"--speculative-config has {key} {config[key]!r} and {option} says {value!r}; "
-                "expected one of them"
-            )
-    if num_speculative_tokens and not has_drafter(config):
-        raise ConfigError(
-            f"num_speculative_tokens is {num_speculative_tokens} and there is no drafter; "
-            'expected --draft-model or --speculative-config \'{"method": "ngram"}\''
-        )
-    return config
-
-
-def has_drafter(config: Mapping[str, Any]) -> bool:
-    """Whether a configuration names a drafter.
-
-    Parameters
-    ----------
-    config : mapping
-        From `speculative_config`.
-
-    Returns
-    -------
-    bool
-        False for plain decoding.
-    """
-    return config.get("method", "none") != "none" or config.get("model") is not None
-
-
-def check_request(options: Mapping[str, Any]) -> None:
-    """Refuse options out of range now, before a model is loaded.
-
-    Parameters
-    ----------
-    options : mapping
-        Keyword arguments of `Engine.request`.
-
-    Raises
-    ------
-    ConfigError
-        If a value cannot be honoured by any model.
-    """
-    from draftproof.core.policy import SamplingParams
-    from draftproof.engine import GenerateRequest
-
-    given = {key: value for key, value in options.items() if value is not None}
-    policy = {field.name for field in dataclasses.fields(SamplingParams) if field.init}
-    SamplingParams(**{key: value for key, value in given.items() if key in policy})
-    GenerateRequest(
-        prompt_ids=(0,),
-        max_tokens=given["max_tokens"],
-        stop=tuple(given.get("stop", ())),
-        kappa=given.get("num_speculative_tokens"),
-        logprobs=given.get("logprobs"),
-    )

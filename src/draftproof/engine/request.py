@@ -114,6 +114,11 @@ class GenerateRequest:
         _check_whole("num_speculative_tokens", self.kappa, 0)
         _check_whole("logprobs", self.logprobs, 0, 100)
         _check_whole("seed", self.seed)
+        if self.params.min_tokens > self.max_tokens:
+            raise ConfigError(
+                f"min_tokens is {self.params.min_tokens}; expected at most max_tokens, "
+                f"{self.max_tokens}"
+            )
         if self.logprobs_mode not in ("raw", "processed"):
             raise ConfigError(
                 f"logprobs_mode is {self.logprobs_mode!r}; expected 'raw' or 'processed'"

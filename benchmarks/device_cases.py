@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from draftproof.core.policy import History, SamplingParams
-from draftproof.core.rng import CoinSource
+from draftproof.core.rng import CoinSource, RoundCoins
 from draftproof.core.types import Draft
 from draftproof.device import Place, draw_drafts
 from draftproof.verify import VerifyRow
@@ -25,6 +25,30 @@ CASES = {
     "standard, min_p .05": ("standard", SamplingParams(temperature=0.8, min_p=0.05)),
     "standard, penalties": ("standard", SamplingParams(temperature=0.8, repetition_penalty=1.1)),
 }
+
+
+class EndCoins(RoundCoins):
+    """Coins of a round whose uniforms are replaced by given ones.
+
+    Parameters
+    ----------
+    coins : RoundCoins
+        Where drafts and noise come from.
+    accept, sample : float
+        What every coin of the kind is.
+    """
+
+    def __init__(self, coins: RoundCoins, accept: float, sample: float) -> None:
+        super().__init__(coins._source, coins.start)
+        self._accept, self._sample = accept, sample
+
+    def accept(self, i: int) -> float:  # noqa: ARG002
+        """Return the same coin for every draft."""
+        return self._accept
+
+    def sample(self, i: int) -> float:  # noqa: ARG002
+        """Return the same coin for every position."""
+        return self._sample
 
 
 def make_logits(count: int, size: int, device: str, kind: torch.dtype, seed: int = 0) -> Tensor:

@@ -10,7 +10,8 @@ for its peak and one for its sums, and not one with a running rescale: the defin
 exponent is rounded from the peak of the whole row, and a sum that was rescaled from the
 peak of a part would weigh the unlikely tokens differently.
 
-`triton_laws` calls the kernels; nothing else does.
+`triton_laws` calls the kernels; nothing else does. It forbids fused multiply-adds, which
+would leave out the rounding of the exponent.
 """
 
 from __future__ import annotations

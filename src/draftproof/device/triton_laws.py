@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import torch
 from torch import Tensor
 
@@ -13,6 +16,11 @@ from draftproof.device.precision import BLOCK
 from draftproof.errors import InvariantError
 
 __all__ = ["TritonLaws", "triton_greedy"]
+
+
+#: The exponent is rounded to float32 before it is used, as in the definition; a fused
+#: multiply-add would skip that, and be off by 80 * 2**-24 where the weight is e**-80.
+_ROUNDED: Mapping[str, bool] = MappingProxyType({"enable_fp_fusion": False})
 
 
 class TritonLaws:
@@ -46,7 +54,9 @@ class TritonLaws:
         self._width = self._tiles * (kernels.TILE // BLOCK)
         count = len(self._rows)
         self.sums = torch.empty((count, self._width), dtype=torch.float64, device=device)
-        kernels.sums[(count, self._tiles)](*self._read(), self.sums, tile_size=kernels.TILE)
+        kernels.sums[(count, self._tiles)](
+            *self._read(), self.sums, tile_size=kernels.TILE, **_ROUNDED
+        )
         self.totals = self.sums.sum(1)
         self.slack = torch.zeros_like(self.totals)
         self.is_bad = ~self._peak.isfinite()
@@ -65,13 +75,13 @@ class TritonLaws:
         out = torch.empty(places.shape, dtype=torch.float64, device=places.device)
         count = places.numel()
         args = *self._read(), places.contiguous(), tokens.contiguous(), out, count
-        kernels.points[(-(-count // kernels.ITEMS),)](*args, items=kernels.ITEMS)
+        kernels.points[(-(-count // kernels.ITEMS),)](*args, items=kernels.ITEMS, **_ROUNDED)
         return out
 
     def block(self, places: Tensor, blocks: Tensor) -> Tensor:
         """Return one block of weights per place; see `PlaceLaws`."""
         out = torch.empty((len(places), BLOCK), dtype=torch.float64, device=places.device)
-        kernels.blocks[(len(places),)](*self._read(), places.contiguous(), blocks, out)
+        kernels.blocks[(len(places),)](*self._read(), places.contiguous(), blocks, out, **_ROUNDED)
         return out
 
     def excess_sums(
@@ -88,6 +98,7 @@ class TritonLaws:
             draft_rows.contiguous(),
             out,
             tile_size=kernels.TILE,
+            **_ROUNDED,
         )
         return out
 
@@ -117,6 +128,7 @@ class TritonLaws:
             edges,
             padded_width=1 << (sums.shape[1] - 1).bit_length(),
             has_drafts=has_drafts,
+            **_ROUNDED,
         )
         return Edges(tokens, *edges.unbind(1))
 

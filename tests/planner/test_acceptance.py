@@ -130,6 +130,15 @@ def test_short_drafts_are_not_rejections():
     assert estimate_survival(counts).curve.rates == pytest.approx((1.0, 1.0))
 
 
+def test_positions_that_nobody_reached_are_not_known():
+    # The long draft failed at once; the short ones survived. Nothing is known of 2.
+    counts = AcceptanceCounts.from_rounds([(1, 1), (1, 1), (2, 0)])
+    assert estimate_survival(counts).curve.rates == pytest.approx((2 / 3,))
+    # Where everything failed at 1, position 2 is known to yield nothing.
+    counts = AcceptanceCounts.from_rounds([(2, 0), (2, 0)])
+    assert estimate_survival(counts).curve.rates == (0.0, 0.0)
+
+
 @settings(max_examples=40, deadline=None)
 @given(rounds=st.lists(st.tuples(st.integers(1, 6), st.integers(0, 6)), min_size=1, max_size=60))
 def test_estimates_are_curves_with_ordered_ends(rounds):

@@ -180,7 +180,8 @@ def estimate_survival(
     -------
     SurvivalEstimate
         Estimate, Wilson interval on the number of independent rounds that the
-        variance is worth (Greenwood's, or that between requests), warnings.
+        variance is worth (Greenwood's, or that between requests), warnings. It ends
+        before the first position that was drafted but never reached.
 
     Raises
     ------
@@ -216,9 +217,11 @@ def _rates(
     for place, (drafted, reached, accepted) in enumerate(
         zip(counts.drafted, counts.reached, counts.accepted, strict=True)
     ):
-        if not reached:  # nobody came here: what is known is that the rate before is 0
-            rates.append(0.0 if survival == 0 else survival)
-            effective.append(float(max(drafted, 1)))
+        if not reached and survival > 0:
+            break  # longer drafts exist, but none got here: nothing is known from here on
+        if not reached:
+            rates.append(0.0)
+            effective.append(float(drafted))
             continue
         rate = accepted / reached
         survival *= rate

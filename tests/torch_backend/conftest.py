@@ -17,7 +17,7 @@ VOCAB = 96
 _COMMON = {
     "vocab_size": VOCAB,
     "hidden_size": 64,
-    "num_hidden_layers": 3,
+    "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "intermediate_size": 96,
@@ -25,7 +25,7 @@ _COMMON = {
 }
 _NO_GROUPS = {**_COMMON, "num_key_value_heads": 4}
 _NEOX = {name: value for name, value in _COMMON.items() if name != "num_key_value_heads"}
-_MIXED = ["sliding_attention", "full_attention", "sliding_attention"]
+_MIXED = ["sliding_attention", "full_attention"]
 _MLA = {
     "q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8,
     "v_head_dim": 12, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1,
@@ -46,7 +46,7 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "phi": ("PhiConfig", {**_NO_GROUPS, "partial_rotary_factor": 0.5}),
     "gpt2": (
         "GPT2Config",
-        {"vocab_size": VOCAB, "n_embd": 64, "n_layer": 3, "n_head": 4, "n_positions": 256},
+        {"vocab_size": VOCAB, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 256},
     ),
     "gpt-neox": ("GPTNeoXConfig", {**_NEOX, "rotary_pct": 0.25}),
     "qwen3-moe": (
@@ -183,5 +183,5 @@ def decoder() -> Callable[..., Decoder]:
 
 @pytest.fixture(scope="session")
 def tokens() -> list[int]:
-    """Return a text of 90 tokens, several pages."""
-    return np.random.default_rng(7).integers(0, VOCAB, 90).tolist()
+    """Return a text of 60 tokens, several pages."""
+    return np.random.default_rng(7).integers(0, VOCAB, 60).tolist()

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
-from draftproof.backends.torch_hf import load_torch
+from draftproof.backends.torch_hf import TorchBackend
+from draftproof.backends.torch_hf.inspect import inspect_layers
+from draftproof.backends.torch_hf.model import PagedModel
 from draftproof.backends.torch_hf.plan import RowGroup
 from draftproof.testing import check_backend
 
 TOLERANCE = 2e-5
-WIDTHS = ([90], [1] * 90, [3, 40, 1, 33, 13], [20, 70])
+WIDTHS = ([60], [3, 1, 36, 1, 1, 13, 2, 3])
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "explicit"])
@@ -129,13 +131,15 @@ def run_machine(decoder, references, family, examples):
             stateful_step_count=12,
             deadline=None,
             derandomize=True,
+            phases=[Phase.generate],
+            database=None,
             suppress_health_check=list(HealthCheck),
         ),
     )
 
 
 def test_any_history_equals_a_fresh_prefill(family, decoder, references):
-    run_machine(decoder, references, family, examples=5)
+    run_machine(decoder, references, family, examples=4)
 
 
 @pytest.mark.parametrize("fault", ["window", "depth", "ancestors", "neighbour"])
@@ -159,10 +163,13 @@ def test_a_wrong_mask_is_seen(fault, decoder, references, monkeypatch):
         run_machine(decoder, references, "mistral", examples=20)
 
 
-@pytest.mark.parametrize("kind", ["llama", "mistral", "gemma3", "gpt2"])
+@pytest.mark.parametrize("kind", ["llama", "gemma3"])
 def test_the_backend_passes_the_conformance_kit(kind, build_model):
-    model = build_model(kind)
-    check_backend(
-        lambda: load_torch(model, kv_cache_bytes=64 << 10, context_length=128),
-        tolerance=TOLERANCE,
-    ).require()
+    model = PagedModel(model := build_model(kind), inspect_layers(model, 128), "sdpa")
+
+    def make():
+        return TorchBackend(
+            model, name=kind, precision="float32", context_length=128, kv_cache_bytes=256 << 10
+        )
+
+    check_backend(make, tolerance=TOLERANCE).require()

@@ -27,7 +27,9 @@ PROBE: Final = "draftproof-probe"
 PASS: Final = "draftproof_pass"
 
 #: Arguments that tell nothing that our attention does not know from the pass.
-_KNOWN_ELSEWHERE: Final = frozenset({"position_ids", "position_embeddings", "cache_position"})
+_KNOWN_ELSEWHERE: Final = frozenset(
+    {"position_ids", "position_embeddings", "cache_position", "output_hidden_states"}
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,12 @@ import transformers
 
 from draftproof.backends.torch_hf.attention import ATTENTIONS, AttentionName
 from draftproof.backends.torch_hf.backend import TorchBackend
+from draftproof.backends.torch_hf.check import check_law
 from draftproof.backends.torch_hf.folder import check_folder, model_folder, read_config
+from draftproof.backends.torch_hf.from_gguf import model_from_gguf
 from draftproof.backends.torch_hf.inspect import inspect_layers, refuse_by_config
 from draftproof.backends.torch_hf.model import PagedModel
+from draftproof.backends.torch_hf.packing import LinearName, pack_linears
 from draftproof.errors import ConfigError, ModelFileError
 
 __all__ = ["DEFAULT_KV_CACHE_BYTES", "DTYPES", "DtypeName", "load_torch"]
@@ -33,6 +36,7 @@ def load_torch(
     device: str = "auto",
     dtype: DtypeName = "auto",
     attention: AttentionName = "sdpa",
+    linear: LinearName = "auto",
     kv_cache_bytes: int | None = None,
     context_length: int | None = None,
     vocab_size: int | None = None,
@@ -46,9 +50,10 @@ def load_torch(
     Parameters
     ----------
     model : str, Path or transformers.PreTrainedModel
-        A folder with ``config.json`` and safetensors, a hub id, or a model object. An
-        object is taken over: it is put into evaluation mode and attends through us from
-        then on. Its device and type stay as they are.
+        A folder with ``config.json`` and safetensors, a hub id, a GGUF file (its weights
+        are expanded), or a model object. An object is taken over: it is put into
+        evaluation mode and attends through us from then on. Its device and type stay as
+        they are.
     name : str, optional
         Name shown to people; the folder's when None.
     device : str, default "auto"
@@ -59,6 +64,9 @@ def load_torch(
     attention : {"sdpa", "explicit"}
         How scores are computed: torch's fused attention, or matrix products with the
         softmax in float32.
+    linear : {"auto", "plain", "packed", "both", "f16"}
+        How linear layers are held on the CPU, see `draftproof.backends.torch_hf.packing`.
+        ``"auto"`` never rounds a weight; it leaves a model object as it is.
     kv_cache_bytes : int, optional
         Room for keys and values; `DEFAULT_KV_CACHE_BYTES` when None.
     context_length : int, optional
@@ -100,21 +108,23 @@ def load_torch(
             raise ConfigError(f"threads is {threads}, expected 1 to {most}")
         torch.set_num_threads(threads)
     if isinstance(model, str | Path):
-        folder = model_folder(model)
-        name = name or folder.resolve().name
-        model = _load_folder(folder, _device(device), dtype)
-    elif device != "auto" or dtype != "auto":
-        raise ConfigError("device and dtype are those of the model object, expected 'auto'")
+        name, model = _load(model, name, _device(device), dtype)
+    else:
+        linear = "plain" if linear == "auto" else linear
+        if device != "auto" or dtype != "auto":
+            raise ConfigError("device and dtype are those of the model object, expected 'auto'")
     config = model.config.get_text_config()
     limit = _context_limit(config, context_length)
     refuse_by_config(config, limit)
     model.eval()
+    precision = pack_linears(model, linear)
     paged = PagedModel(model, inspect_layers(model, limit), attention)
+    check_law(paged)
     on_cpu = model.device.type == "cpu"
     return TorchBackend(
         paged,
         name=name or config.model_type,
-        precision=str(model.dtype).removeprefix("torch."),
+        precision=precision,
         context_length=limit,
         kv_cache_bytes=DEFAULT_KV_CACHE_BYTES if kv_cache_bytes is None else kv_cache_bytes,
         page_size=page_size,
@@ -135,6 +145,17 @@ def _device(name: str) -> Any:
         line = str(error).splitlines()[0]
         raise ConfigError(f"device {name!r} cannot be used: {line}") from error
     return device
+
+
+def _load(source: str | Path, name: str | None, device: Any, dtype: DtypeName) -> tuple[str, Any]:
+    """Load a GGUF file, a folder or what a hub id names."""
+    path = Path(source)
+    if path.suffix == ".gguf" and path.is_file():
+        model = model_from_gguf(path)
+        kind = torch.float32 if dtype == "auto" else getattr(torch, dtype)
+        return name or path.stem, model.to(device=device, dtype=kind)
+    folder = model_folder(source)
+    return name or folder.resolve().name, _load_folder(folder, device, dtype)
 
 
 def _load_folder(folder: Path, device: Any, dtype: DtypeName) -> Any:

@@ -36,7 +36,7 @@ class PagedModel:
         self.attention: AttentionName = attention
         self.device = model.device
         self.dtype = model.dtype
-        self.vocab_size = int(model.get_output_embeddings().weight.shape[0])
+        self.vocab_size = int(model.get_output_embeddings().out_features)
 
     @property
     def num_layers(self) -> int:

@@ -111,7 +111,11 @@ class RowGroup:
         self._tokens = upload.add(flat[real])
         self._places = upload.add(np.flatnonzero(real))
         self.run = _run(tables[rows[0]], page_size) if len(rows) == 1 else None
-        self._kv = -1 if self.run is not None else upload.add(self._slots(rows, lengths, tables, page_size))
+        self._kv = (
+            -1
+            if self.run is not None
+            else upload.add(self._slots(rows, lengths, tables, page_size))
+        )
         ancestors = _ancestors(batch, chosen, counts, self.width)
         self._ancestors = -1 if ancestors is None else upload.add(ancestors)
         self.smallest_past = int(past.min())

@@ -60,7 +60,8 @@ def load_openvino(
         Number of real token ids; rows of the head past them are padding. All when None.
     deterministic : bool, default False
         Make decoding with and without speculation agree to the bit, for rows of at
-        most 16 tokens, by padding passes of fewer tokens than threads.
+        most 16 tokens, by padding passes of fewer tokens than threads. Rows that branch
+        then take up to 32 pages past ``kv_cache_bytes``.
 
     Returns
     -------

@@ -200,6 +200,11 @@ class GraphRunner:
         ----------
         moves : sequence of SlotMove
             No slot is written twice.
+
+        Notes
+        -----
+        Pages of floating point numbers hold slots along their third axis, (page, head,
+        slot, width). The conformance kit fails on a runtime that lays them out otherwise.
         """
         if not moves:
             return

@@ -25,7 +25,9 @@ it gives the two keys of a position; `draftproof.core.noise` makes the rest of t
 
 from __future__ import annotations
 
+import hashlib
 import secrets
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +35,7 @@ from numpy.typing import NDArray
 from draftproof.core.noise import PositionNoise
 from draftproof.errors import InvariantError
 
-__all__ = ["CoinSource", "RoundCoins", "fresh_seed"]
+__all__ = ["CoinSource", "RoundCoins", "fresh_seed", "seed_beside"]
 
 _WORD_MASK = (1 << 64) - 1
 #: Third counter word: one value per purpose, so that no two purposes share a coin.
@@ -57,6 +59,31 @@ def fresh_seed() -> int:
         seeds coincide with probability below ``n**2 / 2**65``.
     """
     return secrets.randbits(64)
+
+
+def seed_beside(seed: int, token_ids: Sequence[int]) -> int:
+    """Return a seed whose coins are independent of what the seed itself would make.
+
+    Parameters
+    ----------
+    seed : int
+        Any Python integer.
+    token_ids : sequence of int
+        Tokens that the caller expects, perhaps because this very seed made them.
+
+    Returns
+    -------
+    int
+        64 bits of a digest of both.
+
+    Notes
+    -----
+    A text made with some coins tells where they lie. Drafted again and judged with the
+    same coins by a rule that divides by the draft's law, it would be kept too often.
+    """
+    digest = hashlib.blake2b((seed % 2**64).to_bytes(8, "little"), digest_size=8)
+    digest.update(np.asarray(token_ids, dtype="<i8").tobytes())
+    return int.from_bytes(digest.digest(), "little")
 
 
 class CoinSource:

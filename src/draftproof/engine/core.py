@@ -15,14 +15,14 @@ from itertools import count
 
 from draftproof.core.constraint import Constraint, ConstraintFactory
 from draftproof.core.protocols import ModelBackend, Proposer, Tokenizer
-from draftproof.core.rng import CoinSource, fresh_seed
+from draftproof.core.rng import CoinSource, fresh_seed, seed_beside
 from draftproof.core.stats import SpecDecodeStats
 from draftproof.engine.deterministic import (
     MAX_ROW_TOKENS,
     deterministic_limits,
     require_bit_identity,
 )
-from draftproof.engine.exactness import exactness_label
+from draftproof.engine.exactness import SEED_IDENTICAL_RULES, exactness_label
 from draftproof.engine.request import GenerateRequest, GenerateResult, StepOutput
 from draftproof.engine.scheduler import Scheduler, SchedulerConfig
 from draftproof.engine.session import Session
@@ -194,7 +194,7 @@ class EngineCore:
         session = Session(
             request,
             seed=seed,
-            coins=self._coin_source(seed, request.stream),
+            coins=self._coin_source(_seed_of_coins(request, seed, kappa), request.stream),
             arrival=arrival,
             stopper=Stopper(request, self.tokenizer, self.eos_token_ids, limit),
             kappa=kappa,
@@ -352,6 +352,18 @@ class EngineCore:
                 f"{self.target.info.name} cannot rewind its state, so drafts that are rejected "
                 f"could not be taken back; expected num_speculative_tokens=0, got {kappa}"
             )
+
+
+def _seed_of_coins(request: GenerateRequest, seed: int, kappa: int) -> int:
+    """Return the seed of a request's coins.
+
+    What the caller predicts may be what this very seed wrote before. Rules that divide
+    by the draft's law need coins that the draft does not know; the seed-identical ones
+    emit the target's own draw whatever is drafted, and keep theirs.
+    """
+    if not (kappa and request.prediction) or request.rule in SEED_IDENTICAL_RULES:
+        return seed
+    return seed_beside(seed, request.prediction)
 
 
 def _rule_name(rule: str | AllowLossy | None) -> str:

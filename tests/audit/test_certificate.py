@@ -40,7 +40,8 @@ def counts_of(name: str, draws: int, seed: int = 0, law: JointLaw = LAW) -> Coun
 
 def log_of(rule: str, rounds: int) -> RoundLog:
     laws = round_laws(TABLES, shipped(rule), KAPPA).accepted
-    kept = np.random.default_rng(1).choice(sorted(laws), size=rounds, p=[laws[n] for n in sorted(laws)])  # fmt: skip
+    lengths = sorted(laws)
+    kept = np.random.default_rng(1).choice(lengths, size=rounds, p=[laws[n] for n in lengths])
     return RoundLog(
         (KAPPA,) * rounds, tuple(kept.tolist()), tuple((kept + 1).tolist()), (False,) * rounds
     )
@@ -52,7 +53,14 @@ def evidence(counts: Counts, **options) -> Evidence:
 
 
 def test_enough_draws_of_the_law_are_called_exact() -> None:
-    found = judge(evidence(counts_of("exact", 10_000), rounds=log_of("standard", 4000), model=ROWS, rule="standard"))  # fmt: skip
+    found = judge(
+        evidence(
+            counts_of("exact", 10_000),
+            rounds=log_of("standard", 4000),
+            model=ROWS,
+            rule="standard",
+        )
+    )
     assert (found.verdict, found.exit_code, found.findings) == ("exact", 0, ())
     assert found.smallest_shared <= PLAN.tv
     assert found.power.worst >= PLAN.power - 0.02
@@ -112,7 +120,14 @@ def test_draws_that_depend_on_each_other_are_not_pooled() -> None:
 
 
 def test_exact_but_slow_and_fast_because_biased() -> None:
-    slow = judge(evidence(counts_of("exact", 10_000), rounds=log_of("sample-match", 4000), model=ROWS, rule="standard"))  # fmt: skip
+    slow = judge(
+        evidence(
+            counts_of("exact", 10_000),
+            rounds=log_of("sample-match", 4000),
+            model=ROWS,
+            rule="standard",
+        )
+    )
     assert slow.verdict == "exact"
     assert slow.findings == ("exact but slow",)
     hasty = RoundLog((KAPPA,) * 900, (KAPPA,) * 900, (KAPPA + 1,) * 900, (False,) * 900)

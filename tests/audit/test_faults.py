@@ -32,7 +32,7 @@ from draftproof.evidence import (
 
 TABLES = fixture_tables()
 LAW = JointLaw.from_mapping(plain_law(TABLES, 4), 4)
-CALIBRATIONS = Calibrations(4000, seed=1)
+CALIBRATIONS = Calibrations(10_000, seed=1)
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +78,11 @@ def test_every_fault_is_seen_by_the_quick_tier(candidates) -> None:
 def test_the_hardest_fault_stays_within_its_budget(candidates) -> None:
     """Published: 3,790 draws for the hardest of 25 on an optimised fixture, here + 25 %."""
     hard = {c.name: usual(c) for c in candidates[1:]}
-    distance = {name: float((row[:-1] - LAW.probs) @ np.log(row[:-1] / LAW.probs)) for name, row in hard.items() if row[-1] == 0 and row[:-1].min() > 0}  # fmt: skip
+    distance = {
+        name: float(row[:-1] @ np.log(row[:-1] / LAW.probs))
+        for name, row in hard.items()
+        if row.min(initial=1, where=np.arange(82) < 81) > 0
+    }
     hardest = sorted(distance, key=distance.get)[:3]
     assert "block draws the token residual" in hardest
     for name in hardest:
@@ -111,9 +115,9 @@ def test_a_parameter_is_fitted_between_the_values_of_the_grid(candidates) -> Non
 
 @pytest.mark.statistical
 def test_a_fault_that_is_not_listed_gets_no_name(candidates) -> None:
-    """Twenty random laws at a TV of 0.1; a wrong name for one of them has a chance of 0.02."""
+    """Six random laws at a TV of 0.1; a wrong name for one of them has a chance of 0.006."""
     rng = np.random.default_rng(4)
-    for seed in range(20):
+    for seed in range(6):
         bend = rng.normal(size=81)
         row = LAW.probs * np.exp(0.25 * bend)
         found = diagnose(
@@ -137,8 +141,8 @@ def test_exact_draws_are_called_exact_and_twins_are_listed(candidates) -> None:
     assert found.same_law == ("exact",)
     assert found.runner_up == "lenience"
     assert math.isnan(found.value)
+    other = JointLaw.from_mapping(plain_law(TABLES, 2), 2)
     with pytest.raises(InvariantError):
-        other = JointLaw.from_mapping(plain_law(TABLES, 2), 2)
         diagnose(other, Counts(np.zeros(9, dtype=np.int64)), candidates, CALIBRATIONS)
 
 
@@ -186,7 +190,7 @@ def test_matching_and_other_draft_temperatures_are_no_faults() -> None:
 def test_the_self_test_scores_a_right_rule_and_wrong_ones() -> None:
     faults = [fault_named(n) for n in ("bonus missing", "target drawn again on reject")]
     exact, bonus, again = self_test(
-        faults=faults, tables=seeded_tables(3), num_draws=5000, repeats=3, calibration_samples=2000
+        faults=faults, tables=seeded_tables(3), num_draws=5000, repeats=3, calibration_samples=5000
     )
     assert (exact.name, exact.alarms, exact.draws) == ("exact", 0.0, None)
     assert bonus.tokens_per_pass < bonus.tokens_promised

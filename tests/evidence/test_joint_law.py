@@ -92,3 +92,12 @@ def test_merging_loses_nothing_in_any_order() -> None:
         assert merged.impossible == {(1, 1): 2}
     with pytest.raises(InvariantError):
         parts[0].merge(Counts(np.zeros(2, dtype=np.int64)))
+
+
+def test_a_stored_law_comes_back_to_the_bit() -> None:
+    for seed in range(20):
+        probs = np.random.default_rng(seed).dirichlet(np.ones(27)) * (1 + 1e-11 * seed)
+        law = JointLaw(tuple((i,) for i in range(27)), probs, 1)
+        again = JointLaw(law.outcomes, np.array(law.probs.tolist()), 1)
+        assert (again.probs == law.probs).all()
+        assert again.digest() == law.digest()

@@ -82,7 +82,7 @@ def test_the_smallest_detectable_bias_is_detected_and_half_of_it_is_not() -> Non
 
 def test_twenty_prompts_see_a_shared_bias_that_none_sees_alone() -> None:
     laws = [law_of(3, seed) for seed in range(20)]
-    calibrations = Calibrations(3000, seed=3)
+    calibrations = Calibrations(4000, seed=3)
     shared = power_of_fixture(laws, [2000] * 20, 0.05, calibrations, directions=2, repeats=100)
     assert shared.worst > 0.97
     alone = power_of_fixture(laws[:1], [2000], 0.05, calibrations, directions=2, repeats=100)
@@ -129,3 +129,12 @@ def test_the_interval_of_the_bias_covers_it(tv: float) -> None:
     assert covered >= 88
     impossible = Counts(np.array([100, *[0] * 80]), {(9, 9, 9, 9): 100})
     assert estimate_tv(law, impossible).high >= 0.5
+
+
+def test_an_audit_that_could_never_alarm_is_refused() -> None:
+    """Too few null samples leave no p-value below alpha: power 0, whatever the bias."""
+    law, coarse = law_of(3), Calibrations(2000)
+    with pytest.raises(ConfigError, match="2000 calibration samples .* expected 4000"):
+        power_of_fixture([law], [100], 0.1, coarse)
+    with pytest.raises(ConfigError, match="expected 4000"):
+        draws_to_detect(law, law.probs, coarse)

@@ -4,121 +4,64 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache, partial
+from functools import cache
 from itertools import product
 from random import Random
 from typing import Any
 
-from draftproof.core.types import Draft
-from draftproof.testing.branching import BranchingCoins, CoinKey, exact_law, outcomes
+from draftproof.audit.rounds import (
+    Prefix,
+    Round,
+    RoundFunction,
+    Tables,
+    argmax_draft,
+    close,
+    decode_law,
+    one_round,
+    raced_draft,
+    sampled_draft,
+    shipped,
+    shipped_round,
+)
+from draftproof.testing.branching import BranchingCoins, CoinKey, exact_law
 from draftproof.testing.fraction_law import FractionLaw
-from draftproof.verify import verify
 
-Prefix = tuple[int, ...]
+#: The rounds themselves are the auditor's; only what the tests ask of them is here.
+__all__ = [
+    "KINDS",
+    "JointLaw",
+    "Prefix",
+    "Round",
+    "RoundFunction",
+    "TableModel",
+    "argmax_draft",
+    "close",
+    "constant_model",
+    "emitted_law",
+    "first_round_law",
+    "one_round",
+    "path_prob",
+    "raced_draft",
+    "random_model",
+    "sampled_draft",
+    "shared_coin_law",
+    "shipped",
+    "shipped_round",
+    "survival_sum",
+    "target_law_of",
+    "total_variation",
+]
+
 JointLaw = dict[Prefix, Any]
 
-
-@dataclass(frozen=True)
-class TableModel:
-    """Target and drafter as functions of the prefix."""
-
-    name: str
-    vocab_size: int
-    target: Callable[[Prefix], Any]
-    draft: Callable[[Prefix], Any]
-
-
-@dataclass(frozen=True)
-class Round:
-    """What a round emitted, and the context that the next one will condition on."""
-
-    emitted: Prefix
-    context: Prefix
-    num_accepted: int
-
-
-#: (model, context, kappa, coins) -> Round
-RoundFunction = Callable[[TableModel, Prefix, int, Any], Round]
-
-
-def sampled_draft(model: TableModel, context: Prefix, kappa: int, coins: Any) -> Draft:
-    tokens: Prefix = ()
-    laws = []
-    for i in range(kappa):
-        laws.append(model.draft(context + tokens))
-        tokens += (laws[-1].draw(coins.draft(i)),)
-    return Draft(tokens, tuple(laws), "sampled")
-
-
-def raced_draft(model: TableModel, context: Prefix, kappa: int, coins: Any) -> Draft:
-    tokens: Prefix = ()
-    laws = []
-    for i in range(kappa):
-        laws.append(model.draft(context + tokens))
-        tokens += (laws[-1].race(coins.noise(i, model.vocab_size)),)
-    return Draft(tokens, tuple(laws), "raced")
-
-
-def argmax_draft(model: TableModel, context: Prefix, kappa: int, coins: Any) -> Draft:
-    """A deterministic drafter, so that its laws are one-hot and left out."""
-    tokens: Prefix = ()
-    for _ in range(kappa):
-        probs = model.draft(context + tokens).dense()
-        tokens += (int(probs.argmax()),)
-    return Draft(tokens, None, "argmax")
-
-
-def close(context: Prefix, tokens: Prefix, num_accepted: int, last: int) -> Round:
-    emitted = (*tokens[:num_accepted], last)
-    return Round(emitted, context + emitted, num_accepted)
-
-
-def shipped_round(
-    rule: str,
-    propose: Callable[..., Draft],
-    model: TableModel,
-    context: Prefix,
-    kappa: int,
-    coins: Any,
-) -> Round:
-    """One round of the shipped rule."""
-    draft = propose(model, context, kappa, coins)
-    verdict = verify(rule, draft, lambda j: model.target(context + draft.token_ids[:j]), coins)
-    return close(context, draft.token_ids, verdict.num_accepted, verdict.token_id)
-
-
-def shipped(rule: str, propose: Callable[..., Draft] = sampled_draft) -> RoundFunction:
-    return partial(shipped_round, rule, propose)
-
-
-def one_round(model: TableModel, play: RoundFunction, context: Prefix, kappa: int) -> list[Any]:
-    """Return (probability, Round) of every path of one round with fresh coins."""
-    return outcomes(
-        lambda brancher: play(model, context, kappa, BranchingCoins(brancher).round(len(context)))
-    )
+#: Target and drafter as functions of the prefix, in exact fractions here.
+TableModel = Tables
 
 
 def emitted_law(model: TableModel, play: RoundFunction, kappa: int, horizon: int) -> JointLaw:
-    """Return the law of the first tokens when every round is speculative.
-
-    Coins are keyed by the round, so rounds are independent given their context and
-    states can be pooled by (text, context).
-    """
-    done: JointLaw = defaultdict(Fraction)
-    open_states: dict[tuple[Prefix, Prefix], Any] = {((), ()): Fraction(1)}
-    while open_states:
-        text, context = min(open_states, key=lambda state: len(state[0]))
-        mass = open_states.pop((text, context))
-        for weight, played in one_round(model, play, context, kappa):
-            longer = text + played.emitted
-            if len(longer) >= horizon:
-                done[longer[:horizon]] += mass * weight
-            else:
-                state = (longer, played.context)
-                open_states[state] = open_states.get(state, 0) + mass * weight
-    return dict(done)
+    """Return the law of the first tokens when every round is speculative."""
+    return decode_law(model, play, kappa, horizon, whole_blocks=True)
 
 
 def first_round_law(model: TableModel, play: RoundFunction, kappa: int) -> tuple[JointLaw, Any]:

@@ -21,10 +21,10 @@ from enumeration import (
     target_law_of,
     total_variation,
 )
-from faults import FAULTS, Fault, block_round, power, token_round, top_half
 
 from draftproof.testing.branching import by_place
 from draftproof.testing.fraction_law import FractionLaw
+from faults import FAULTS, Fault, block_round, power, token_round, top_half
 
 pytestmark = pytest.mark.exact
 
@@ -162,6 +162,6 @@ def test_a_drafter_of_any_other_law_is_no_bias_if_it_reports_that_law() -> None:
 
 def test_a_residual_from_rejected_mass_alone_is_needed() -> None:
     # Bound of the redraw fault: t (1 - t) with t = TV(p, q); here .4 * .6 bounds .18.
-    law = emitted_law(SIX, token_round(residual=lambda p, _: p), 1, 1)
+    law = emitted_law(SIX, token_round(residual=lambda p, q, token: p), 1, 1)
     distance = float(1 - sum(min(p, q) for p, q in zip(P, Q, strict=True)))
     assert total_variation(law, target_law_of(SIX, 1)) <= distance * (1 - distance)

@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 from enumeration import TableModel, emitted_law, first_round_law, shipped, target_law_of
 from enumeration import total_variation as tv_of
-from faults import phantom_round, power, token_round
 
 from draftproof.core.law import DenseLaw
 from draftproof.core.rng import CoinSource
 from draftproof.testing.fraction_law import FractionLaw
 from draftproof.verify import plain_token
+from faults import phantom_round, power, token_round
 
 pytestmark = pytest.mark.exact
 

@@ -19,7 +19,6 @@ from enumeration import (
     target_law_of,
     total_variation,
 )
-from faults import token_round
 
 from draftproof.verify import (
     AcceptThreshold,
@@ -29,6 +28,7 @@ from draftproof.verify import (
     TypicalAcceptance,
 )
 from draftproof.verify.lossy import joint_bound
+from faults import token_round
 
 pytestmark = pytest.mark.exact
 
@@ -112,7 +112,7 @@ def test_lenience_with_the_target_as_residual_leaves_the_bound() -> None:
         for q in range(1, 21):
             model = constant_model((p, 20 - p), (q, 20 - q))
             right = token_round(lenience=lenience)
-            wrong = token_round(lenience=lenience, residual=lambda p, _: p)
+            wrong = token_round(lenience=lenience, residual=lambda p, q, token: p)
             target = target_law_of(model, 1)
             assert total_variation(emitted_law(model, right, 1, 1), target) <= 0.05
             worst = max(worst, total_variation(emitted_law(model, wrong, 1, 1), target))

@@ -8,10 +8,32 @@ from typing import Any
 
 from enumeration import Prefix, Round, RoundFunction, TableModel
 
+from draftproof.audit.wrong_siblings import by_confidence, sibling_round, walk_round
 from draftproof.core.siblings import TreeBuilder, law_without
 from draftproof.core.types import TreeDraft
 from draftproof.testing.fraction_law import FractionLaw
 from draftproof.verify import verify_tree
+
+__all__ = [
+    "Propose",
+    "Shape",
+    "best_of",
+    "by_confidence",
+    "depth_of",
+    "fan",
+    "greedy_growth_tree",
+    "grown",
+    "mixed_tree",
+    "sampled_tree",
+    "shipped_tree",
+    "shipped_tree_round",
+    "sibling_round",
+    "size_of",
+    "tokens_to",
+    "top_tree",
+    "traversal_round",
+    "walk_round",
+]
 
 #: A shape is the tuple of the shapes below a node.
 Shape = tuple[Any, ...]
@@ -139,71 +161,6 @@ def shipped_tree_round(
 
 def shipped_tree(rule: str, propose: Propose) -> RoundFunction:
     return partial(shipped_tree_round, rule, propose)
-
-
-# --- one level, with a piece exchanged ------------------------------------------------
-
-
-def sibling_round(
-    count: int,
-    *,
-    redraw: bool = False,
-    arrange: Callable[[list[int], FractionLaw], list[int]] = lambda tokens, q: tokens,
-    drop: str = "after",
-) -> RoundFunction:
-    """Recursive rejection over one level, written out.
-
-    ``redraw`` draws with replacement; ``arrange`` reorders or prunes what was drawn;
-    ``drop`` says when a rejected token leaves q: "after" the residual is right for
-    draws without replacement, "never" for draws with.
-    """
-
-    def play(model: TableModel, context: Prefix, kappa: int, coins: Any) -> Round:
-        p, q = model.target(context), model.draft(context)
-        drawn: list[int] = []
-        left: Any = q
-        while left is not None and len(drawn) < count:
-            drawn.append(left.draw(coins.draft(len(drawn))))
-            left = left if redraw else law_without(left, drawn[-1])
-        tokens = arrange(drawn, q)
-        left = q
-        for j, token in enumerate(tokens):
-            if coins.accept(j) * left.prob(token) < p.prob(token):
-                text = (*context, token)
-                last = model.target(text).draw(coins.sample(1))
-                return Round((token, last), (*text, last), 1)
-            if drop == "before":
-                left = law_without(left, token) or left
-            p = p.residual(left)
-            if drop == "after":
-                left = law_without(left, token) or left
-        last = p.draw(coins.sample(0))
-        return Round((last,), (*context, last), 0)
-
-    return play
-
-
-def by_confidence(tokens: list[int], q: FractionLaw) -> list[int]:
-    return sorted(tokens, key=lambda token: (-q.prob(token), token))
-
-
-def walk_round(candidates: Callable[[FractionLaw, Any], list[int]]) -> RoundFunction:
-    """The target-only walk as engines write it: cumulative sums over the candidates."""
-
-    def play(model: TableModel, context: Prefix, kappa: int, coins: Any) -> Round:
-        p = model.target(context)
-        tokens = candidates(model.draft(context), coins)
-        reached: Any = 0
-        for token in tokens:
-            reached += p.prob(token)
-            if coins.accept(0) < reached:
-                last = model.target((*context, token)).draw(coins.sample(1))
-                return Round((token, last), (*context, token, last), 1)
-        rest = [0 if t in tokens else prob for t, prob in enumerate(p.probs)]
-        last = (FractionLaw(rest) if any(rest) else p).draw(coins.sample(0))
-        return Round((last,), (*context, last), 0)
-
-    return play
 
 
 # --- leaf to root, with a piece exchanged ---------------------------------------------

@@ -32,8 +32,9 @@ __all__ = ["Candidate", "Diagnosis", "candidates_of", "diagnose"]
 _SAME = 1e-6
 #: Steps of the fit of a parameter between two values of its grid.
 _FIT_STEPS = 12
-#: Explanations that are fitted by enumeration; the others keep the interpolated fit.
-_FITTED = 2
+#: Explanations this close to the best, in log-likelihood, are fitted by enumeration;
+#: the others keep the interpolated fit.
+_CLOSE = 30.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -197,8 +198,10 @@ def diagnose(
         raise InvariantError(f"candidates of another law than one of {len(law)} outcomes")
     fits = [_fit(candidate, cells, None) for candidate in candidates]
     order = sorted(range(len(fits)), key=lambda i: -fits[i][0])
-    for i in order[:_FITTED]:
-        fits[i] = _fit(candidates[i], cells, candidates[i].between)
+    bar = fits[order[0]][0] - _CLOSE
+    for i in order:
+        if candidates[i].between is not None and fits[i][0] >= bar:
+            fits[i] = _fit(candidates[i], cells, candidates[i].between)
     order.sort(key=lambda i: -fits[i][0])
     best = order[0]
     top, value, winner = fits[best]

@@ -57,6 +57,9 @@ class Plan:
         if not 0 < self.tv < 1 or not self.alpha < self.power < 1:
             msg = f"tv {self.tv}, power {self.power}: expected a TV in (0, 1), a power below 1"
             raise ConfigError(msg)
+        if self.calibration_samples * self.alpha < 4:
+            msg = f"{self.calibration_samples} calibration samples at alpha {self.alpha:g}"
+            raise ConfigError(f"{msg}: expected 4 / alpha or more")
 
 
 @dataclass(frozen=True, slots=True)

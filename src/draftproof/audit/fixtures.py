@@ -14,7 +14,7 @@ __all__ = ["FIXTURE_HORIZON", "FIXTURE_KAPPA", "fixture_tables", "seeded_tables"
 FIXTURE_KAPPA, FIXTURE_HORIZON = 3, 4
 #: Seed and spreads of the fixture, the best of a search (`benchmarks/audit_fixture.py`)
 #: for the largest smallest distance of any fault from exactness and from the others.
-_FIXTURE = (3160, 0.5, 1.5)
+_FIXTURE = (3237, 0.5, 2.0)
 
 
 def seeded_tables(

@@ -35,6 +35,7 @@ __all__ = [
     "round_laws",
     "sampled_draft",
     "shipped",
+    "shipped_round",
 ]
 
 Prefix = tuple[int, ...]
@@ -124,7 +125,7 @@ def close(context: Prefix, tokens: Prefix, num_accepted: int, last: int) -> Roun
     return Round(emitted, context + emitted, num_accepted)
 
 
-def _shipped_round(
+def shipped_round(
     rule: str | AllowLossy,
     propose: Callable[..., Draft],
     tables: Tables,
@@ -132,6 +133,7 @@ def _shipped_round(
     kappa: int,
     coins: Any,
 ) -> Round:
+    """Play one round of a shipped rule; see `shipped`."""
     draft = propose(tables, context, kappa, coins)
     verdict = verify(rule, draft, lambda j: tables.target(context + draft.token_ids[:j]), coins)
     return close(context, draft.token_ids, verdict.num_accepted, verdict.token_id)
@@ -152,7 +154,7 @@ def shipped(rule: str | AllowLossy, propose: Callable[..., Draft] = sampled_draf
     RoundFunction
         The round.
     """
-    return partial(_shipped_round, rule, propose)
+    return partial(shipped_round, rule, propose)
 
 
 def one_round(

@@ -10,6 +10,7 @@ expected counts the usual chi-squared p-values are wrong by a factor of fifty.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -187,6 +188,26 @@ class Calibrations:
         self.num_samples = num_samples
         self.seed = seed
         self._held: dict[tuple[bytes, int, int, int], Calibration] = {}
+
+    def require_level(self, alpha: float) -> None:
+        """Refuse a level that no p-value of these calibrations can reach.
+
+        Parameters
+        ----------
+        alpha : float
+            False-alarm rate.
+
+        Raises
+        ------
+        ConfigError
+            If the samples are too few: such an audit could never raise an alarm.
+        """
+        if self.num_samples * alpha < 4:
+            msg = (
+                f"{self.num_samples} calibration samples at alpha {alpha:g}: "
+                f"expected {math.ceil(4 / alpha)} or more"
+            )
+            raise ConfigError(msg)
 
     def of(
         self,

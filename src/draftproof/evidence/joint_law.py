@@ -29,7 +29,8 @@ class JointLaw:
         Distinct continuations in rising order. Each has ``horizon`` tokens, or fewer
         and ends with an end token.
     probs : ndarray of float64, shape (K,)
-        Their probabilities, all positive, with sum 1 up to 1e-9; normalised here.
+        Their probabilities, all positive, with sum 1 up to 1e-9; what is left of that is
+        normalised away.
     horizon : int
         Tokens of an outcome that no end token cuts.
     eos_token_ids : frozenset of int
@@ -67,7 +68,10 @@ class JointLaw:
         slots = {outcome: slot for slot, outcome in enumerate(outcomes)}
         if len(slots) != len(outcomes):
             raise InvariantError("an outcome is listed twice")
-        probs = probs[order] / total
+        probs = probs[order]
+        # Not where only rounding is left: a law that was stored must come back to the bit.
+        if abs(total - 1) > len(probs) * np.finfo(np.float64).eps:
+            probs /= total
         probs.flags.writeable = False
         object.__setattr__(self, "outcomes", outcomes)
         object.__setattr__(self, "probs", probs)

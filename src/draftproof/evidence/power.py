@@ -176,7 +176,13 @@ def power_of_fixture(
     Power
         Zero where no direction of that size is possible, as for a law that is certain.
         A prompt that cannot be biased by so much follows its reference.
+
+    Raises
+    ------
+    ConfigError
+        If the calibrations have too few samples for the level.
     """
+    calibrations.require_level(alpha)
     names = [(law.digest(), n) for law, n in zip(laws, draws, strict=True)]
     rng = seed_of(calibrations.seed, "power", repr(names))
 
@@ -302,7 +308,13 @@ def draws_to_detect(
     -------
     int or None
         To five per cent; None if ``most`` draws are too few.
+
+    Raises
+    ------
+    ConfigError
+        If the calibrations have too few samples for the level.
     """
+    calibrations.require_level(alpha)
     size = len(law)
     row = np.append(biased, np.zeros(size + 1 - len(biased)))
 

@@ -129,7 +129,7 @@ def plan(
         EngineName | None, typer.Option("--emit", help="Write an engine's configuration instead.")
     ] = None,
     html: Annotated[
-        Path | None, typer.Option("--html", help="Write a page too; needs draftproof[report].")
+        Path | None, typer.Option("--html", help="Write a page too; needs plotly.")
     ] = None,
     validate: Annotated[
         bool,

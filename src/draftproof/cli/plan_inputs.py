@@ -176,7 +176,7 @@ def _published(name: str) -> Basis:
         cost=published_round_cost(name),
         title=f"{entry['target']} on {entry['hardware']}",
         lines=(f"published: {entry['source']}",),
-        target=str(entry["target"]),
+        target=_served_name(str(entry["target"])),
         draft=None if name.endswith("ngram") else "DRAFT",
     )
 

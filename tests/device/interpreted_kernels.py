@@ -10,6 +10,7 @@ import importlib.util
 import json
 import os
 import sys
+from functools import partial
 from pathlib import Path
 
 os.environ["TRITON_INTERPRET"] = "1"
@@ -94,9 +95,9 @@ def places_without_a_law_are_named():
     assert triton_greedy(logits, packed)[1].tolist() == [True, True, True, False]
 
 
-def draws_agree():
+def draws_agree(sizes=(2, 600), ends=(0.0, 0.6, TOP)):
     """At, beside and between the steps, with a token dropped and a draft taken away."""
-    for size in (2, 600):
+    for size in sizes:
         logits = some_logits(size)
         logits[2, : min(256, size - 1)] = -torch.inf  # a block without mass
         one, other, _ = laws_of(logits, (0.3, 1.0, 0.7, 2.0))
@@ -105,7 +106,7 @@ def draws_agree():
         drafts[:, size:] = 0
         units = 2 * one.totals / drafts.sum(1)
         nothing = torch.zeros(4, dtype=torch.float64)
-        for coin in (0.0, 0.6, TOP):
+        for coin in ends:
             coins = torch.full((4,), coin, dtype=torch.float64)
             sums = [laws.excess_sums(every, units, drafts, every) for laws in (one, other)]
             cut = Cut(torch.full((4,), -1), units, drafts, every)
@@ -184,6 +185,9 @@ def planted(right: str, wrong: str, case):
     return check
 
 
+draws_between = partial(draws_agree, (600,), (0.6,))
+draws_at_0 = partial(draws_agree, (600,), (0.0,))
+
 CASES = {
     "weights": weights_agree,
     "exponential": exponential_is_good,
@@ -207,14 +211,14 @@ CASES = {
         'tl.where(broken > 0, float("nan"), peak)', "peak", places_without_a_law_are_named
     ),
     "fault: residual not clamped": planted(
-        "excess = tl.where(excess < 0.0, 0.0, excess)", "excess = tl.abs(excess)", draws_agree
+        "excess = tl.where(excess < 0.0, 0.0, excess)", "excess = tl.abs(excess)", draws_between
     ),
     "fault: draft stays in the block": planted(
         "weights = tl.where(taken < 0.0, 0.0, taken)",
         "weights = tl.where(taken < 0.0, weights, weights)",
-        draws_agree,
+        draws_between,
     ),
-    "fault: not above": planted("(steps > point)", "(steps >= point)", draws_agree),
+    "fault: not above": planted("(steps > point)", "(steps >= point)", draws_at_0),
     "fault: row of the neighbour": planted(
         "row = tl.load(rows + place)\n    tokens = tile * tile_size + tl.arange(0, tile_size)\n"
         "    weights",

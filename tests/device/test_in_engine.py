@@ -6,11 +6,11 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
 
-from engine_kit import GREEDY, NEAR, RULES, TABLE, WARM, ids, make_core, requests, run  # noqa: E402
+from engine_kit import GREEDY, NEAR, RULES, TABLE, WARM, ids, make_core, requests, run
 
-from draftproof.backends.table import TableBackend  # noqa: E402
-from draftproof.device import TorchExecutor  # noqa: E402
-from draftproof.proposers import DraftModelProposer  # noqa: E402
+from draftproof.backends.table import TableBackend
+from draftproof.device import TorchExecutor
+from draftproof.proposers import DraftModelProposer
 
 
 @pytest.mark.parametrize("params", [GREEDY, WARM])

@@ -144,6 +144,15 @@ FAULTS = {
 
 def passes():
     """Fixed passes whose rows are ragged, with and without laws, of all rules."""
+    yield tail_pass()
+    # An index of -1 would read token 255, which has all mass: padding would be accepted.
+    last = random_pass(1, 256, [1, 3, 2], rule="standard", kind=0, params=HOT)
+    last.logits[:, 255] = 40.0
+    drafts = [Draft((255,) * len(row.draft), None, "kit") for row in last.rows]
+    yield Pass(
+        [replace(row, draft=draft) for row, draft in zip(last.rows, drafts, strict=True)],
+        last.logits,
+    )
     for seed in range(16):
         yield random_pass(seed, 40 + 300 * (seed % 2), [3, 0, 5, 1])
     for seed in range(6):
@@ -153,17 +162,9 @@ def passes():
         coins = EndCoins(CoinSource(seed).round(1), 0.0)
         yield random_pass(seed, 30, [2, 3], rule="standard", kind=2, params=TWO, coins=coins)
         yield random_pass(seed, 30, [4, 4, 4], rule="sample-match", kind=0, params=TWO)
-    for seed in range(100, 130):
+        yield random_pass(seed, 30, [2, 3, 4], rule="standard")  # other settings in each row
+    for seed in range(100, 124):
         yield random_pass(seed, 6, [3, 4, 5, 6], rule="block", kind=2, params=HOT)
-    # An index of -1 would read token 255, which has all mass: padding would be accepted.
-    last = random_pass(1, 256, [1, 3, 2], rule="standard", kind=0, params=HOT)
-    last.logits[:, 255] = 40.0
-    drafts = [Draft((255,) * len(row.draft), None, "kit") for row in last.rows]
-    yield Pass(
-        [replace(row, draft=draft) for row, draft in zip(last.rows, drafts, strict=True)],
-        last.logits,
-    )
-    yield tail_pass()
 
 
 def tail_pass():

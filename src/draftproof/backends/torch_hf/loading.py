@@ -195,7 +195,7 @@ def _load_folder(folder: Path, device: Any, dtype: DtypeName) -> Any:
 
 def _context_limit(config: Any, wanted: int | None) -> int:
     """Return how many tokens a sequence may have."""
-    known = getattr(config, "max_position_embeddings", None)
+    known: int | None = getattr(config, "max_position_embeddings", None)
     if wanted is None and known is None:
         raise ConfigError(
             f"the configuration of {config.model_type} does not say the context length; "
@@ -204,4 +204,6 @@ def _context_limit(config: Any, wanted: int | None) -> int:
     if wanted is not None and (wanted < 1 or (known is not None and wanted > known)):
         most = "any number" if known is None else str(known)
         raise ConfigError(f"context_length is {wanted}, expected 1 to {most}")
-    return int(known if wanted is None else wanted)
+    limit = known if wanted is None else wanted
+    assert limit is not None  # narrows the type: both None was refused above
+    return limit

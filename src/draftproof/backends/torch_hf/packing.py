@@ -41,7 +41,7 @@ _LARGEST_F16: Final = 65504.0
 _SMALL_BYTES: Final = 2 << 30
 
 
-class _Packed(torch.nn.Module):  # type: ignore[misc]
+class _Packed(torch.nn.Module):
     """A linear layer over oneDNN's blocks."""
 
     def __init__(self, weight: Any, bias: Any, keep_plain: bool) -> None:
@@ -60,7 +60,7 @@ class _Packed(torch.nn.Module):  # type: ignore[misc]
         return torch.ops.mkldnn._linear_pointwise(inputs, self._blocks, self._bias, "none", [], "")
 
 
-class _Half(torch.nn.Module):  # type: ignore[misc]
+class _Half(torch.nn.Module):
     """A linear layer over half-precision weights; its arithmetic is float32."""
 
     def __init__(self, weight: Any, bias: Any) -> None:

@@ -13,9 +13,11 @@ from device_kit import random_logits, random_params, random_pass, same  # noqa: 
 
 from draftproof.core.law import DenseLaw, OneHotLaw, SparseLaw  # noqa: E402
 from draftproof.core.policy import History, SamplingParams, target_law  # noqa: E402
+from draftproof.core.rng import CoinSource  # noqa: E402
 from draftproof.core.types import Draft  # noqa: E402
 from draftproof.device import DeviceLaw, Place, TorchExecutor, draw_drafts  # noqa: E402
 from draftproof.errors import ConfigError, InvariantError, NonFiniteLogitsError  # noqa: E402
+from draftproof.verify import NumpyExecutor, VerifyRow  # noqa: E402
 
 WEIGHTS = np.array([0.0, 3.0, 1.0, 0.0, 4.0], dtype=np.float32)
 
@@ -143,3 +145,25 @@ def test_judging_device_laws_equals_judging_the_same_laws_on_the_host(rule):
         got = executor.judge(on_device, torch.from_numpy(work.logits))
         assert all(map(same, replace(work, rows=on_host).truth(), got))
         assert executor.counts.num_unsupported == 0
+
+
+@pytest.mark.parametrize("rule", ["standard", "block"])
+@pytest.mark.parametrize("spread", [0.5, 3.0, 12.0])
+@pytest.mark.parametrize("noise", [0.0, 1e-7, 1e-3, 0.1])
+def test_drafters_that_are_almost_the_target(rule, spread, noise):
+    """Ratios next to 1, where rounding could decide: still the definition's choice."""
+    rng = np.random.default_rng(5)
+    executor = TorchExecutor()
+    for seed in range(6):
+        logits = (rng.normal(size=(5, 200)) * spread).astype(np.float32)
+        near = logits + (noise * rng.normal(size=logits.shape)).astype(np.float32)
+        params = SamplingParams(temperature=0.8)
+        coins = CoinSource(seed).round(3)
+        places = [Place(i, params, History()) for i in range(4)]
+        drafted = draw_drafts(torch.from_numpy(near), places, [coins.draft(i) for i in range(4)])
+        draft = Draft(tuple(t for t, _ in drafted), tuple(law for _, law in drafted), "kit")
+        row = VerifyRow("r", rule, draft, params, History(), coins, None, 0)
+        got = executor.judge([row], torch.from_numpy(logits))
+        assert got == NumpyExecutor().judge([row], logits)
+    if noise > 0.01:
+        assert executor.counts.num_native >= 5

@@ -14,7 +14,7 @@ from torch import Tensor
 from draftproof.device.chains import Chains
 from draftproof.device.draws import draw, without
 from draftproof.device.place_laws import Cut, PlaceLaws
-from draftproof.device.precision import BLOCK, TINY, WEIGHT_ERROR
+from draftproof.device.precision import BLOCK, ROUNDING, TINY, WEIGHT_ERROR
 
 __all__ = ["Decision", "judge_block", "judge_standard"]
 
@@ -55,8 +55,19 @@ def _score(laws: PlaceLaws, chains: Chains) -> _Scores:
     places = chains.places()
     before = places[:, :-1]
     probs = laws.weights_at(before, chains.tokens) / laws.totals[before]
-    errors = 2 * WEIGHT_ERROR * probs + laws.slack[before]
-    return _Scores(places, probs, errors)
+    rounding = laws.sums.shape[1] * BLOCK * ROUNDING
+    errors = (2 * WEIGHT_ERROR * (1 - probs).clamp(min=0) + rounding) * probs
+    return _Scores(places, probs, errors + laws.slack[before])
+
+
+def _spread(laws: PlaceLaws, places: Tensor) -> Tensor:
+    """Return how far all probabilities of a place may be off together.
+
+    The largest weight is 1 without error, so a law that is nearly certain is nearly
+    exact: the others have the share ``1 - 1 / total``, and err by ``2 d`` of it.
+    """
+    rounding = laws.sums.shape[1] * BLOCK * ROUNDING
+    return 2 * WEIGHT_ERROR * (1 - 1 / laws.totals[places]).clamp(min=0) + rounding
 
 
 def _flushed(laws: PlaceLaws, scores: _Scores, floor: Tensor) -> Tensor:
@@ -135,10 +146,11 @@ def judge_block(laws: PlaceLaws, chains: Chains) -> Decision:
     accepted = (wins * numbers).amax(1)
 
     # R and P are off by at most `unsure`; h = R / (R + 1 - P) by that over its divisor.
-    slack = laws.slack[scores.places[:, 1:]]
-    unsure = spread[:, 1:] + 2 * (2 * WEIGHT_ERROR * held[:, 1:] + slack)
+    following = scores.places[:, 1:]
+    unsure = spread[:, 1:] + 2 * (_spread(laws, following) * held[:, 1:] + laws.slack[following])
     unsure = torch.where(is_last, spread[:, 1:], unsure / gaps)
-    is_near = ((chains.accept - bounds).abs() <= unsure) | unsure.isnan()
+    # 0 / 0, where target and draft are equal to the bit: rounding alone decides.
+    is_near = ((chains.accept - bounds).abs() <= unsure) | unsure.isnan() | bounds.isnan()
     is_near &= ((held[:, 1:] > 0) & (held[:, 1:] < 1)) | (spread[:, 1:] > 0)
     asked = (numbers >= accepted[:, None]) & is_draft
     near = (is_near & asked).any(1)
@@ -222,9 +234,8 @@ def _draw_after(
         )
         sums[sampled] = torch.where(unit[sampled][:, None] > 0, taken, sums[sampled])
     spread = 0 if relative is None else relative
-    error = torch.where(
-        unit > 0, 2 * (2 * WEIGHT_ERROR + spread + laws.slack[places]) * totals, error
-    )
+    excess_error = 2 * (_spread(laws, places) + spread + laws.slack[places]) * totals
+    error = torch.where(unit > 0, excess_error, error)
 
     mass = sums.sum(1)
     is_empty = ~(mass > 0)  # rounding can refuse a draft although p equals q: then p

@@ -161,6 +161,7 @@ def _cells(law: JointLaw, joint: dict[Prefix, float]) -> NDArray[np.float64]:
         row[len(law) if slot is None else slot] += float(prob)
     if not abs(row.sum() - 1) < 1e-9:
         raise InvariantError(f"the law of a fault sums to {row.sum()!r}: expected 1")
+    row /= row.sum()  # an outcome that is certain may have summed to a little more
     return row
 
 

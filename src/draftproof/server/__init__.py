@@ -1,0 +1,9 @@
+"""A server that speaks OpenAI's API and says what speculation did.
+
+Needs the extra ``server``. One thread owns the engine and steps it; the front is
+asynchronous and never waits for a pass.
+"""
+
+from draftproof.server.settings import ServerConfig
+
+__all__ = ["ServerConfig"]

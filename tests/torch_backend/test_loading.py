@@ -121,7 +121,7 @@ def score(backend, tokens):
     return backend.forward(FlatBatch.from_rows([row])).copy()
 
 
-@pytest.mark.parametrize("linear", ["auto", "plain", "packed", "both", "f16"])
+@pytest.mark.parametrize("linear", ["auto", "plain", "packed", "f16"])
 def test_a_folder_is_loaded_with_its_own_law(folder, references, tokens, linear):
     backend = load_torch(folder, kv_cache_bytes=1 << 20, linear=linear, threads=1)
     info = backend.info

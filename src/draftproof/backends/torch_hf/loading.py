@@ -64,7 +64,7 @@ def load_torch(
     attention : {"sdpa", "explicit"}
         How scores are computed: torch's fused attention, or matrix products with the
         softmax in float32.
-    linear : {"auto", "plain", "packed", "both", "f16"}
+    linear : {"auto", "plain", "packed", "f16"}
         How linear layers are held on the CPU, see `draftproof.backends.torch_hf.packing`.
         ``"auto"`` never rounds a weight; it leaves a model object as it is.
     kv_cache_bytes : int, optional

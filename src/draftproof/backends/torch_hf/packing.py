@@ -6,9 +6,6 @@ once, at load:
 
 ``packed``
     float32 in oneDNN's blocks. A row's result does not depend on the rows beside it.
-``both``
-    The same, and the plain weights beside it for passes of one token, which they stream
-    faster. Twice the memory.
 ``f16``
     Half-precision weights in fbgemm's blocks, multiplied and summed in float32.
     Activations are not rounded. Half the bytes, so twice as fast while weights dominate.
@@ -29,34 +26,28 @@ from draftproof.errors import ConfigError, ModelFileError
 __all__ = ["LINEARS", "LinearName", "pack_linears"]
 
 #: How linear layers are held. ``auto``: on the CPU in float32, f16 for a layer whose
-#: weights are half-precision numbers anyway; for others both, or packed where the model
-#: is large; plain elsewhere.
-LinearName = Literal["auto", "plain", "packed", "both", "f16"]
+#: weights are half-precision numbers anyway and packed for others; plain elsewhere.
+LinearName = Literal["auto", "plain", "packed", "f16"]
 LINEARS: Final[tuple[LinearName, ...]] = get_args(LinearName)
 
 #: Width of a pass that oneDNN's blocks are chosen for.
 _WIDTH: Final = 8
 _LARGEST_F16: Final = 65504.0
-#: Up to this many bytes of weights ``auto`` affords a second copy.
-_SMALL_BYTES: Final = 2 << 30
 
 
 class _Packed(torch.nn.Module):
     """A linear layer over oneDNN's blocks."""
 
-    def __init__(self, weight: Any, bias: Any, keep_plain: bool) -> None:
+    def __init__(self, weight: Any, bias: Any) -> None:
         super().__init__()
         self.out_features, self.in_features = weight.shape
         self._bias = bias
-        self._plain = weight if keep_plain else None
         self._blocks = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), _WIDTH)
 
     def forward(self, inputs: Any) -> Any:
         """Return ``inputs @ weight.T + bias``."""
         if not inputs.numel():
             return inputs.new_empty((*inputs.shape[:-1], self.out_features))
-        if self._plain is not None and inputs.numel() == self.in_features:
-            return torch.nn.functional.linear(inputs, self._plain, self._bias)
         return torch.ops.mkldnn._linear_pointwise(inputs, self._blocks, self._bias, "none", [], "")
 
 
@@ -83,7 +74,7 @@ def pack_linears(model: Any, linear: LinearName) -> str:
     model : transformers.PreTrainedModel
         Its linear layers are replaced one by one, so that no second copy of the weights
         is held.
-    linear : {"auto", "plain", "packed", "both", "f16"}
+    linear : {"auto", "plain", "packed", "f16"}
         How they are held; ``"auto"`` never rounds a weight.
 
     Returns
@@ -113,8 +104,6 @@ def pack_linears(model: Any, linear: LinearName) -> str:
         for name, module in model.named_modules()
         if type(module) in (torch.nn.Linear, Conv1D)
     }
-    num_bytes = sum(module.weight.nbytes for module in modules.values())
-    keep = linear == "both" or (linear == "auto" and num_bytes <= _SMALL_BYTES)
     rounded = 0
     for name in list(modules):
         module = modules.pop(name)
@@ -124,14 +113,14 @@ def pack_linears(model: Any, linear: LinearName) -> str:
         bias = None if module.bias is None else module.bias.detach()
         half, lossy = _wants_half(name, weight, linear)
         rounded += lossy
-        packed = _Half(weight, bias) if half else _Packed(weight, bias, keep)
+        packed = _Half(weight, bias) if half else _Packed(weight, bias)
         model.set_submodule(name, packed)
     return f"{precision}, {rounded} matrices rounded to float16" if rounded else precision
 
 
 def _wants_half(name: str, weight: Any, linear: LinearName) -> tuple[bool, bool]:
     """Return whether a layer is held in half precision, and whether that rounds it."""
-    if linear in ("packed", "both"):
+    if linear == "packed":
         return False, False
     largest = float(weight.abs().max())
     if largest > _LARGEST_F16:

@@ -123,7 +123,7 @@ def test_a_fault_that_is_not_listed_gets_no_name(candidates) -> None:
         bend = rng.normal(size=81)
         row = LAW.probs * np.exp(0.25 * bend)
         found = diagnose(
-            LAW, drawn(np.append(row / row.sum(), 0), 20_000, seed), candidates, CALIBRATIONS
+            LAW, drawn(np.append(row / row.sum(), 0), 20_000, seed), candidates, COARSE
         )
         assert found.name == "unlisted"
         assert found.best != "unlisted"

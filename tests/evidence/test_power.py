@@ -134,7 +134,7 @@ def test_the_interval_of_the_bias_covers_it(tv: float) -> None:
 def test_an_audit_that_could_never_alarm_is_refused() -> None:
     """Too few null samples leave no p-value below alpha: power 0, whatever the bias."""
     law, coarse = law_of(3), Calibrations(2000)
-    with pytest.raises(ConfigError, match="2000 calibration samples .* expected 4000"):
+    with pytest.raises(ConfigError, match=r"2000 calibration samples .* expected 4000"):
         power_of_fixture([law], [100], 0.1, coarse)
     with pytest.raises(ConfigError, match="expected 4000"):
         draws_to_detect(law, law.probs, coarse)

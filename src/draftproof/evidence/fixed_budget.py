@@ -22,7 +22,7 @@ __all__ = [
 ]
 
 #: The null samples of a second look, as a multiple of what the level asks for.
-_FINE = 20
+_FINE = 6
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,10 @@ from draftproof.build.speculative import DEFAULT_KAPPA, OWNERS
 from draftproof.errors import ConfigError
 from draftproof.proposers import (
     DraftModelProposer,
+    DraftModelTreeProposer,
     HybridProposer,
     NgramProposer,
+    NgramTreeProposer,
     PredictionProposer,
     SuffixProposer,
 )
@@ -34,6 +36,8 @@ def made(**config):
         ({"method": "prediction"}, PredictionProposer, 12),
         ({"method": "hybrid", "model": "x"}, HybridProposer, 8),
         ({"model": "x"}, DraftModelProposer, 3),
+        ({"method": "ngram_tree"}, NgramTreeProposer, 8),
+        ({"method": "draft_model_tree", "model": "x"}, DraftModelTreeProposer, 10),
     ],
 )
 def test_each_method_makes_its_drafter(config, kind, kappa):
@@ -47,7 +51,7 @@ def test_plain_decoding_has_no_drafter():
     assert made() == []
 
 
-@pytest.mark.parametrize("method", ["draft_model", "hybrid"])
+@pytest.mark.parametrize("method", ["draft_model", "hybrid", "draft_model_tree"])
 def test_a_draft_model_that_was_not_loaded_is_missed(method):
     config = SpeculativeConfig.parse({"method": method, "model": "x"})
     with pytest.raises(ConfigError, match="none was loaded"):
@@ -69,12 +73,17 @@ PREDICTION = {
     "prediction_min_context": (5, "_min_context"),
     "prediction_min_score": (0.2, "_min_score"),
 }
+TREES = {
+    "tree_max_paths": (3, "_max_paths"),
+    "tree_widths": ((3, 1), "_widths"),
+    "tree_acceptance": (0.35, "_acceptance"),
+}
 HYBRID = {"hybrid_model_tokens": (2, "_max_model_tokens"), "hybrid_enough": (6, "_enough")}
 
 
-@pytest.mark.parametrize("key", [*SUFFIX, *MODEL, *PREDICTION, *HYBRID])
+@pytest.mark.parametrize("key", [*SUFFIX, *MODEL, *PREDICTION, *TREES, *HYBRID])
 def test_every_key_acts(key):
-    value, name = {**SUFFIX, **MODEL, **PREDICTION, **HYBRID}[key]
+    value, name = {**SUFFIX, **MODEL, **PREDICTION, **TREES, **HYBRID}[key]
     for method in OWNERS[key]:
         config = {"method": method, key: value}
         if method in OWNERS["model"]:
@@ -98,3 +107,9 @@ def test_every_method_has_a_kappa_and_every_key_an_owner_that_exists():
     everywhere = {"method", "num_speculative_tokens", "rejection_sample_method", "allow_lossy"}
     everywhere |= set(RULE_OWNERS)
     assert set(SpeculativeConfig.model_fields) == everywhere | set(OWNERS)
+
+
+def test_a_rule_that_judges_chains_only_is_refused_with_trees():
+    lossy = {"rejection_sample_method": "lenience", "lenience": 0.5, "allow_lossy": True}
+    with pytest.raises(ConfigError, match="judges chains only; 'ngram_tree' drafts trees"):
+        SpeculativeConfig.parse({"method": "ngram_tree", **lossy})

@@ -113,7 +113,7 @@ def test_a_drafter_breaks_ties_as_its_target_does():
 def test_a_verifier_that_takes_the_last_of_equals_is_seen(monkeypatch):
     original = executor_module.target_law
 
-    def backwards(logits, params, history, extra=(), allowed=None):
+    def backwards(logits, params, history, extra=(), allowed=None, **options):
         turned = original(np.ascontiguousarray(logits[::-1]), params, history, extra)
         return type(turned)(len(logits) - 1 - turned.token, len(logits))
 

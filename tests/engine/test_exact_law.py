@@ -353,7 +353,7 @@ def test_planted_faults_change_the_joint_law(fault, monkeypatch):
 def test_penalties_that_miss_the_drafts_are_seen(monkeypatch):
     original = executor.target_law
 
-    def without_drafts(logits, params, history, extra=(), allowed=None):
+    def without_drafts(logits, params, history, extra=(), allowed=None, **options):
         return original(logits, params, history, ())
 
     monkeypatch.setattr(executor, "target_law", without_drafts)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import json
 
 import numpy as np
 import pytest
-from engine_kit import GREEDY, WARM, ListConstraint, ids, make_core, requests, run, sentences
+from engine_kit import GREEDY, NEAR, WARM, ListConstraint, ids, make_core, requests, run, sentences
 from test_exact_law import BRANCHED_SEED, PROMPT, TOLERANCE, drafters, total_variation
 from test_trees import SampledTree
 
@@ -15,7 +16,7 @@ from draftproof.core.params import SamplingParams
 from draftproof.core.rng import CoinSource
 from draftproof.engine import EngineCore, GenerateRequest
 from draftproof.errors import ConfigError
-from draftproof.proposers import NgramProposer
+from draftproof.proposers import DraftModelProposer, NgramProposer
 from draftproof.testing.branching import BranchingCoins, exact_law
 from draftproof.verify import AllowLossy, SyntheticAcceptance
 
@@ -178,3 +179,27 @@ def test_grammars_are_refused_where_they_cannot_be_kept():
     with pytest.raises(ConfigError, match="grammar kind 'xml'"):
         type(SAYINGS)("xml", "")
     assert not core.has_work
+
+
+def test_a_draft_model_draws_under_the_mask():
+    """No draft of a model breaks the grammar, and the law of the text is kept (above)."""
+    batch = requests(4, 9, 2, params=WARM, max_tokens=20, grammar=SAYINGS)
+    core = make_core(
+        proposers=[DraftModelProposer(TableBackend(NEAR))],
+        kappa=3,
+        constraints=ListConstraint.factory(),
+    )
+    drafted = [
+        (result, record)
+        for result in run(core, batch).values()
+        for record in result.records
+        if record.proposer == "draft-model"
+    ]
+    assert drafted
+    for result, record in drafted:
+        before = record.position - len(result.prompt_ids)
+        text = (*result.token_ids[:before], *record.drafted)
+        assert any(
+            tuple(saying)[: len(text)] == text[: len(saying)]
+            for saying in json.loads(SAYINGS.source)
+        )

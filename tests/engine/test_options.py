@@ -128,7 +128,7 @@ def test_an_option_that_is_dropped_at_drafts_is_seen(option, monkeypatch):
     """The fault: positions behind the first of a block use the default policy."""
     original = executor_module.target_law
 
-    def dropping(logits, params, history, extra=(), allowed=None):
+    def dropping(logits, params, history, extra=(), allowed=None, **options):
         bare = SamplingParams(temperature=1.0 if option == "temperature" else params.temperature)
         return original(logits, bare if extra else params, history, extra)
 

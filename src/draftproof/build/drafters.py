@@ -7,8 +7,10 @@ from draftproof.core.protocols import ModelBackend, Proposer
 from draftproof.errors import ConfigError
 from draftproof.proposers import (
     DraftModelProposer,
+    DraftModelTreeProposer,
     HybridProposer,
     NgramProposer,
+    NgramTreeProposer,
     PredictionProposer,
     SuffixProposer,
 )
@@ -18,6 +20,8 @@ __all__ = ["make_proposers"]
 #: Where suffix drafts end unless the user says. In front of a model they end earlier: it
 #: goes on from there, and what it adds counts only where all before it is accepted.
 _SUFFIX_SCORE, _SUFFIX_SCORE_OF_HYBRID = 0.1, 0.3
+#: What trees are shaped for unless the user says: a copy is kept or not as a whole.
+_TREE_ACCEPTANCE, _MODEL_TREE_ACCEPTANCE = 0.7, 0.6
 
 
 def make_proposers(
@@ -55,6 +59,25 @@ def make_proposers(
             return [_prediction(config)]
         case "draft_model":
             return [_draft_model(config, vocab_size, draft)]
+        case "ngram_tree":
+            return [
+                NgramTreeProposer(
+                    config.prompt_lookup_min,
+                    config.prompt_lookup_max,
+                    max_paths=config.tree_max_paths,
+                    acceptance=config.tree_acceptance or _TREE_ACCEPTANCE,
+                )
+            ]
+        case "draft_model_tree":
+            return [
+                DraftModelTreeProposer(
+                    _needed(config, draft),
+                    widths=config.tree_widths,
+                    acceptance=config.tree_acceptance or _MODEL_TREE_ACCEPTANCE,
+                    target_vocab_size=vocab_size,
+                    temperature=_draft_temperature(config),
+                )
+            ]
         case "hybrid":
             return [
                 HybridProposer(
@@ -85,14 +108,19 @@ def _prediction(config: SpeculativeConfig) -> PredictionProposer:
 def _draft_model(
     config: SpeculativeConfig, vocab_size: int, draft: ModelBackend | None
 ) -> DraftModelProposer:
-    if draft is None:
-        raise ConfigError(f"method {config.method!r} needs a draft model; none was loaded")
-    temperature = config.draft_temperature
-    if config.draft_sample_method == "greedy":
-        temperature = 0.0
     return DraftModelProposer(
-        draft,
+        _needed(config, draft),
         target_vocab_size=vocab_size,
-        temperature=temperature,
+        temperature=_draft_temperature(config),
         min_confidence=config.min_confidence or 0.0,
     )
+
+
+def _needed(config: SpeculativeConfig, draft: ModelBackend | None) -> ModelBackend:
+    if draft is None:
+        raise ConfigError(f"method {config.method!r} needs a draft model; none was loaded")
+    return draft
+
+
+def _draft_temperature(config: SpeculativeConfig) -> float | None:
+    return 0.0 if config.draft_sample_method == "greedy" else config.draft_temperature

@@ -27,10 +27,14 @@ DEFAULT_KAPPA = {
     "prediction": 12,
     "draft_model": 3,
     "hybrid": 8,
+    "ngram_tree": 8,
+    "draft_model_tree": 10,
     "none": 0,
 }
 
-_MODEL = ("draft_model", "hybrid")
+_MODEL = ("draft_model", "hybrid", "draft_model_tree")
+_NGRAM = ("ngram", "ngram_tree")
+_TREES = ("ngram_tree", "draft_model_tree")
 _SUFFIX = ("suffix", "hybrid")
 _PREDICTION = ("prediction", "hybrid")
 #: Which methods a key acts on, for every key that does not act on all of them.
@@ -38,9 +42,12 @@ OWNERS = {
     "model": _MODEL,
     "draft_sample_method": _MODEL,
     "draft_temperature": _MODEL,
-    "min_confidence": _MODEL,
-    "prompt_lookup_min": ("ngram",),
-    "prompt_lookup_max": ("ngram",),
+    "min_confidence": ("draft_model", "hybrid"),
+    "prompt_lookup_min": _NGRAM,
+    "prompt_lookup_max": _NGRAM,
+    "tree_max_paths": ("ngram_tree",),
+    "tree_widths": ("draft_model_tree",),
+    "tree_acceptance": _TREES,
     "suffix_min_match": _SUFFIX,
     "suffix_max_match": _SUFFIX,
     "suffix_min_score": _SUFFIX,
@@ -58,7 +65,9 @@ class SpeculativeConfig(BaseModel):
 
     Parameters
     ----------
-    method : {"none", "ngram", "suffix", "prediction", "draft_model", "hybrid"}
+    method : str
+        ``"none"``, ``"ngram"``, ``"suffix"``, ``"prediction"``, ``"draft_model"``,
+        ``"hybrid"``, ``"ngram_tree"`` or ``"draft_model_tree"``.
         The drafter. ``"draft_model"`` when only ``model`` is given. ``"hybrid"`` drafts
         from the request's prediction, else from suffixes, and lets the model go on.
     model : str, optional
@@ -66,7 +75,14 @@ class SpeculativeConfig(BaseModel):
     num_speculative_tokens : int, optional
         Most drafts per round.
     prompt_lookup_min, prompt_lookup_max : int
-        Shortest and longest suffix that ``"ngram"`` looks up.
+        Shortest and longest suffix that ``"ngram"`` and ``"ngram_tree"`` look up.
+    tree_max_paths : int
+        *Ours*: most candidates that ``"ngram_tree"`` merges into a tree.
+    tree_widths : list of int, optional
+        *Ours*: children per node at each depth of ``"draft_model_tree"``; None takes the
+        best shape for the number of nodes.
+    tree_acceptance : float, optional
+        *Ours*: the acceptance that trees are shaped for.
     rejection_sample_method : str, optional
         ``"standard"``, ``"block"``, ``"coupled"`` or ``"sample-match"``. None takes
         ``"block"`` for sampled drafts and ``"standard"`` for deterministic ones. Rules
@@ -111,7 +127,16 @@ class SpeculativeConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
-    method: Literal["none", "ngram", "suffix", "prediction", "draft_model", "hybrid"] = "none"
+    method: Literal[
+        "none",
+        "ngram",
+        "suffix",
+        "prediction",
+        "draft_model",
+        "hybrid",
+        "ngram_tree",
+        "draft_model_tree",
+    ] = "none"
     model: str | None = None
     num_speculative_tokens: int | None = Field(default=None, ge=0)
     prompt_lookup_min: int = Field(default=2, ge=1)
@@ -136,6 +161,9 @@ class SpeculativeConfig(BaseModel):
     prediction_min_score: float = Field(default=0.1, gt=0.0, lt=1.0)
     hybrid_model_tokens: int = Field(default=3, ge=1)
     hybrid_enough: int = Field(default=4, ge=1)
+    tree_max_paths: int = Field(default=4, ge=1)
+    tree_widths: tuple[int, ...] | None = None
+    tree_acceptance: float | None = Field(default=None, gt=0.0, lt=1.0)
 
     @model_validator(mode="after")
     def _check_keys_fit_method(self) -> SpeculativeConfig:
@@ -149,7 +177,7 @@ class SpeculativeConfig(BaseModel):
         if self.method == "none" and self.num_speculative_tokens:
             raise ValueError(
                 f"num_speculative_tokens is {self.num_speculative_tokens} but no method drafts; "
-                "name one of 'ngram', 'suffix', 'prediction', 'draft_model', 'hybrid'"
+                f"name one of {', '.join(repr(name) for name in DEFAULT_KAPPA if name != 'none')}"
             )
         if self.method in _MODEL and self.model is None:
             raise ValueError(f"method {self.method!r} needs model")
@@ -161,7 +189,11 @@ class SpeculativeConfig(BaseModel):
                 raise ValueError(
                     f"{low} {getattr(self, low)} is above {high} {getattr(self, high)}"
                 )
-        _ = self.rule
+        if isinstance(self.rule, AllowLossy) and self.method in _TREES:
+            raise ValueError(
+                f"rejection_sample_method {self.rule.name!r} judges chains only; "
+                f"{self.method!r} drafts trees"
+            )
         return self
 
     @property

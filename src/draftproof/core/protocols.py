@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from draftproof.core.types import Draft, FlatBatch, ModelInfo, TreeDraft
 
 if TYPE_CHECKING:
+    from draftproof.core.constraint import Constraint
     from draftproof.core.policy import History, SamplingParams
     from draftproof.core.rng import RoundCoins
 
@@ -163,6 +164,9 @@ class ProposalRequest:
     tenant : str, default ""
         Whose request this is. A drafter that learns from earlier outputs may use those
         of the same tenant only, and nothing at all when this is empty.
+    constraint : Constraint, optional
+        The grammar of the request. A drafter with a law of its own draws under the mask
+        of each position, so that it wastes no draft; the law it reports is the masked one.
     """
 
     request_id: str
@@ -174,6 +178,11 @@ class ProposalRequest:
     coupled: bool = False
     prediction: Sequence[int] = ()
     tenant: str = ""
+    constraint: Constraint | None = None
+
+    def mask(self, drafted: Sequence[int] = ()) -> NDArray[np.bool_] | None:
+        """Return what the grammar allows after some drafted tokens, shape (V,); None for all."""
+        return None if self.constraint is None else self.constraint.allowed(drafted)
 
 
 class Proposer(Protocol):

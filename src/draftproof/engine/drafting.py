@@ -72,6 +72,7 @@ def _proposal_request(plan: RowPlan) -> ProposalRequest:
         coupled=session.request.rule == "coupled",
         prediction=session.request.prediction,
         tenant=session.request.tenant,
+        constraint=session.constraint,
     )
 
 

@@ -276,7 +276,8 @@ class DraftModelProposer:
         request, position = row.request, len(row.token_ids)
         try:
             scores = resized(logits, self._vocab_size)
-            law = target_law(scores, row.params, request.history, row.token_ids)
+            mask = request.mask(row.token_ids)
+            law = target_law(scores, row.params, request.history, row.token_ids, mask)
         except DraftproofError as error:
             row.note, row.is_done = failure_note(error), True
             return

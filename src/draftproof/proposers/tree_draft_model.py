@@ -301,11 +301,11 @@ class DraftModelTreeProposer:
         """Add the children of a node to the tree and return their numbers."""
         request, count = row.request, len(branch.shape)
         scores = resized(logits, self._vocab_size)
-        law = target_law(scores, row.params, request.history, branch.text)
+        mask = request.mask(branch.text)
+        law = target_law(scores, row.params, request.history, branch.text, mask)
         if row.params.is_greedy:
-            warm = target_law(
-                scores, replace(row.params, temperature=1.0), request.history, branch.text
-            )
+            warm_params = replace(row.params, temperature=1.0)
+            warm = target_law(scores, warm_params, request.history, branch.text, mask)
             return row.builder.fix(branch.node, _likeliest(law.draw(0.0), warm, count))
         if request.coupled:
             noise = request.coins.noise(len(branch.text), self._vocab_size)

@@ -212,7 +212,9 @@ def _law_at(row: VerifyRow, logits: NDArray[np.float32], node: int) -> Law:
     extra = row.drafted_before(node)
     try:
         allowed = None if row.constraint is None else row.constraint.allowed(extra)
-        return target_law(logits[row.first_row + 1 + node], row.params, row.history, extra, allowed)
+        logits_row = logits[row.first_row + 1 + node]
+        # No pass runs while rows are judged, so a law may read its row later.
+        return target_law(logits_row, row.params, row.history, extra, allowed, is_stable=True)
     except NonFiniteLogitsError as error:
         position = row.coins.start + len(extra)
         raise NonFiniteLogitsError(

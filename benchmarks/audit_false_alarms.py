@@ -56,12 +56,12 @@ def prompts(rng: np.random.Generator, seed: int) -> list[float]:
 
 
 def nodes(rng: np.random.Generator, seed: int) -> list[float]:
-    """Thirteen prefixes, Holm; 40 audits."""
+    """Four prefixes, Holm; 40 audits."""
     calibrations, found = Calibrations(20_000, seed), []
-    law = law_of(rng, (3, 3, 3), 2.0)
+    law = law_of(rng, (3, 3), 2.0)
     for _ in range(40):
         found.append(
-            localise(law, Counts(rng.multinomial(2000, law.probs)), calibrations)[0].adjusted
+            localise(law, Counts(rng.multinomial(300, law.probs)), calibrations)[0].adjusted
         )
     return found
 

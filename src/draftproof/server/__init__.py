@@ -4,6 +4,9 @@ Needs the extra ``server``. One thread owns the engine and steps it; the front i
 asynchronous and never waits for a pass.
 """
 
+from draftproof.server.app import Service, create_app
+from draftproof.server.log import RequestLog
+from draftproof.server.run import serve
 from draftproof.server.settings import ServerConfig
 
-__all__ = ["ServerConfig"]
+__all__ = ["RequestLog", "ServerConfig", "Service", "create_app", "serve"]

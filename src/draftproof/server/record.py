@@ -1,0 +1,143 @@
+"""What a completion cost and how it was decoded, in numbers that readers can add up."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from draftproof.core.types import StepRecord
+from draftproof.engine import GenerateResult
+from draftproof.proposers import prediction_usage
+from draftproof.server.spelling import Speller
+
+__all__ = ["round_record", "spec_decode_metrics", "speculation_record", "usage"]
+
+
+def usage(results: Sequence[GenerateResult], n: int) -> dict[str, Any]:
+    """Return OpenAI's usage object.
+
+    Parameters
+    ----------
+    results : sequence of GenerateResult
+        All completions, ``n`` for each prompt.
+    n : int
+        Completions per prompt; each prompt counts once.
+
+    Returns
+    -------
+    dict
+        Completion tokens are committed tokens. Rejected predictions are reported beside
+        them and not added.
+    """
+    prompt = sum(len(result.prompt_ids) for result in results[::n])
+    completion = sum(len(result.tokens) for result in results)
+    predicted = prediction_usage(record for result in results for record in result.records)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "completion_tokens_details": {
+            "accepted_prediction_tokens": predicted.accepted_prediction_tokens,
+            "rejected_prediction_tokens": predicted.rejected_prediction_tokens,
+        },
+    }
+
+
+def spec_decode_metrics(result: GenerateResult, kappa: int) -> dict[str, Any]:
+    """Return the acceptance of one completion under the names that load testers read.
+
+    Parameters
+    ----------
+    result : GenerateResult
+        The completion.
+    kappa : int
+        Most drafts per round it was given.
+
+    Returns
+    -------
+    dict
+        ``acceptance_histogram[j]`` counts the steps that kept exactly ``j`` drafts; its sum
+        is ``num_spec_steps``, its first moment ``num_accepted_draft_tokens``. A rate
+        without a denominator is None.
+    """
+    rounds = [record for record in result.records if record.drafted]
+    accepted = [record.num_accepted for record in rounds]
+    drafted = [len(record.drafted) for record in rounds]
+    histogram = [0] * (max([kappa, *accepted]) + 1)
+    for count in accepted:
+        histogram[count] += 1
+    stats = result.stats
+    return {
+        "mean_acceptance_length": _or_none(stats.mean_acceptance_length),
+        "draft_acceptance_rate": _or_none(stats.acceptance_rate),
+        "acceptance_histogram": histogram,
+        "num_spec_steps": stats.num_drafts,
+        "num_accepted_draft_tokens": stats.num_accepted_tokens,
+        "num_draft_tokens": stats.num_draft_tokens,
+        "num_spec_tokens": kappa,
+        "per_step_accepted": accepted,
+        "per_step_drafted": drafted,
+    }
+
+
+def speculation_record(result: GenerateResult, kappa: int) -> dict[str, Any]:
+    """Return how a completion was decoded.
+
+    Parameters
+    ----------
+    result : GenerateResult
+        The completion.
+    kappa : int
+        Most drafts per round it was given.
+
+    Returns
+    -------
+    dict
+        In which sense it is exact, its rule and seed, notes, rounds of any kind, and the
+        numbers of `spec_decode_metrics`.
+    """
+    stats = result.stats
+    return {
+        "exactness": result.exactness,
+        "rule": result.rule,
+        "seed": result.seed,
+        "notes": list(result.notes),
+        "num_rounds": stats.num_rounds,
+        "num_committed_tokens": stats.num_emitted_tokens,
+        "committed_per_source": dict(stats.num_emitted_per_source),
+        **spec_decode_metrics(result, kappa),
+    }
+
+
+def round_record(record: StepRecord, speller: Speller) -> dict[str, Any]:
+    """Return one round, with tokens spelled.
+
+    Parameters
+    ----------
+    record : StepRecord
+        The round.
+    speller : Speller
+        That of the completion.
+
+    Returns
+    -------
+    dict
+        What was drafted and by whom, how much was kept, what was emitted and where each
+        token came from.
+    """
+    return {
+        "position": record.position,
+        "drafter": record.proposer,
+        "drafted": [{"id": token, "text": speller.text(token)} for token in record.drafted],
+        "parents": None if record.parents is None else list(record.parents),
+        "num_accepted": record.num_accepted,
+        "emitted": [
+            {"id": token, "text": speller.text(token), "source": source}
+            for token, source in zip(record.emitted, record.sources, strict=True)
+        ],
+    }
+
+
+def _or_none(rate: float) -> float | None:
+    return None if math.isnan(rate) else rate

@@ -12,6 +12,7 @@ import torch
 import transformers
 
 from draftproof.backends.torch_hf import load_torch
+from draftproof.backends.torch_hf.interface import PASS
 from draftproof.core.types import FlatBatch, Row
 from draftproof.errors import ConfigError, ModelFileError
 
@@ -69,6 +70,17 @@ def test_what_a_layer_asks_for_is_never_ignored(build_model, option, reason):
     else:
         attention.register_forward_pre_hook(ask, with_kwargs=True)
     with pytest.raises(ModelFileError, match=reason):
+        load_torch(model, kv_cache_bytes=1 << 20)
+
+
+def test_a_layer_that_drops_the_arguments_of_a_call_is_refused(build_model):
+    model = build_model("llama")
+
+    def drop(_module, arguments, keywords):
+        return arguments, {name: v for name, v in keywords.items() if name != PASS}
+
+    model.model.layers[1].self_attn.register_forward_pre_hook(drop, with_kwargs=True)
+    with pytest.raises(ModelFileError, match="does not hand the arguments of a call"):
         load_torch(model, kv_cache_bytes=1 << 20)
 
 

@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface
 
-from draftproof.errors import InvariantError, ModelFileError
+from draftproof.errors import ModelFileError
 
 __all__ = ["ATTENTION", "PASS", "PROBE", "AttentionCall", "PassHandler", "register"]
 
@@ -128,14 +128,16 @@ def paged_attention(
 
     Raises
     ------
-    InvariantError
-        If the model dropped the argument that carries the pass.
     ModelFileError
-        If the layer asks for something that is not implemented here.
+        If the model dropped the argument that carries the pass, or if the layer asks for
+        something that is not implemented here.
     """
     handler: PassHandler | None = options.pop(PASS, None)
     if handler is None:
-        raise InvariantError(f"{type(module).__name__} did not hand {PASS} to its attention")
+        raise ModelFileError(
+            f"{type(module).__name__} does not hand the arguments of a call to its attention; "
+            "hint: a newer transformers may"
+        )
     call = _read_call(module, query, options)
     return handler.attend(call, query, key, value, attention_mask), None
 

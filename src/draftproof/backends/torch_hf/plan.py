@@ -48,10 +48,9 @@ class Upload:
     def send(self) -> None:
         """Copy everything; to be called once, after the last ``add``."""
         flat = torch.from_numpy(np.concatenate([part.reshape(-1) for part in self._parts]))
-        if self._device.type == "cpu":
-            self._sent = flat
-        else:
-            self._sent = flat.pin_memory().to(self._device, non_blocking=True)
+        if self._device.type == "cuda":
+            flat = flat.pin_memory()
+        self._sent = flat.to(self._device, non_blocking=True)
 
     def tensor(self, number: int) -> Any:
         """Return an array on the device, as int64 in its own shape."""

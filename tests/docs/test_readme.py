@@ -15,11 +15,12 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.model
-def test_the_python_block_runs(smollm2_gguf, capsys):
+def test_the_python_blocks_run(smollm2_gguf, capsys):
     blocks = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
     assert blocks, "the README has no Python block"
+    names = {}  # later blocks go on from earlier ones, as a reader does
     for block in blocks:
-        exec(compile(block, "README.md", "exec"), {})
+        exec(compile(block, "README.md", "exec"), names)
     assert "Paris" in capsys.readouterr().out
 
 

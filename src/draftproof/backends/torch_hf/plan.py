@@ -117,7 +117,6 @@ class RowGroup:
         )
         ancestors = _ancestors(batch, chosen, counts, self.width)
         self._ancestors = -1 if ancestors is None else upload.add(ancestors)
-        self.smallest_past = int(past.min())
 
     def _slots(
         self,

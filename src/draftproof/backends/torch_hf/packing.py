@@ -1,8 +1,7 @@
 """Linear layers of the CPU with weights laid out once, so that a wider pass costs little more.
 
-A plain float32 product of one token streams the weights; from two tokens on the library
-lays them out again in every call, which doubles the cost of a pass. Two layouts are made
-once, at load:
+A plain float32 product costs about twice as much for two tokens as for one. Two layouts
+are made once, at load:
 
 ``packed``
     float32 in oneDNN's blocks. A row's result does not depend on the rows beside it.

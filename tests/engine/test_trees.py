@@ -16,8 +16,9 @@ from draftproof.core.siblings import TreeBuilder
 from draftproof.core.types import TreeDraft
 from draftproof.engine import EngineCore
 from draftproof.proposers import NgramProposer
+from draftproof.testing.faults import PiecewiseExecutor
+from draftproof.testing.faults.trees import recursive_rule
 from draftproof.verify import AllowLossy, Lenience
-from draftproof.verify import executor as executor_module
 
 RULES = ("standard", "block", "coupled", "sample-match", None)
 
@@ -96,67 +97,18 @@ def test_every_rule_keeps_the_joint_law_on_trees(target, tree, rule):
     assert total_variation(law, reference_law(target, PROMPT, horizon, plain_warp)) < TOLERANCE
 
 
-def sorted_siblings(verify_tree):
-    """Siblings judged by falling confidence, not in the order of drawing."""
-
-    def faulty(rule, tree, law_at, coins):
-        if tree.child_laws is None or len(tree) < 2 or tree.parents[:2] != (-1, -1):
-            return verify_tree(rule, tree, law_at, coins)
-        law = tree.child_laws[0]
-        if law.prob(tree.token_ids[0]) >= law.prob(tree.token_ids[1]):
-            return verify_tree(rule, tree, law_at, coins)
-        swap = {0: 1, 1: 0}
-        order = [swap.get(node, node) for node in range(len(tree))]
-        turned = replace(
-            tree,
-            token_ids=tuple(tree.token_ids[node] for node in order),
-            parents=tuple(
-                swap.get(tree.parents[node], tree.parents[node]) for node in order
-            ),
-            child_laws=(
-                tree.child_laws[0], *(tree.child_laws[1 + node] for node in order)
-            ),
-        )  # fmt: skip
-        verdict = verify_tree(rule, turned, lambda n: law_at(swap.get(n, n)), coins)
-        return replace(verdict, path=tuple(swap.get(node, node) for node in verdict.path))
-
-    return faulty
-
-
-def laws_by_index(verify_tree):
-    """The law after a node is read from the row before it."""
-
-    def faulty(rule, tree, law_at, coins):
-        return verify_tree(rule, tree, lambda n: law_at(max(n - 1, -1)), coins)
-
-    return faulty
-
-
 @pytest.mark.exact
-@pytest.mark.parametrize("fault", [sorted_siblings, laws_by_index])
-def test_planted_tree_faults_change_the_joint_law(fault, monkeypatch):
-    monkeypatch.setattr(executor_module, "verify_tree", fault(executor_module.verify_tree))
-    target = MarkovTable(3, None, seed=14)
-    law = law_with_trees(target, TREES["sampled"], "standard")
-    assert total_variation(law, reference_law(target, PROMPT, 4, plain_warp)) > 0.005
-
-
-@pytest.mark.exact
-def test_a_cache_that_keeps_another_path_is_seen():
-    class KeepsFirst(TableBackend):
-        """Keeps the first slots of a tree, whatever was accepted."""
-
-        def truncate(self, sequence_id, length, keep=()):
-            super().truncate(sequence_id, length, range(length, length + len(keep)))
-
+def test_a_planted_fault_changes_the_law_of_trees_as_it_is_measured_here():
+    """One is enough for this file; tests/faults holds the catalogue."""
     target = MarkovTable(3, None, seed=14)
     law = engine_law(
-        KeepsFirst(target),
+        TableBackend(target),
         [TREES["sampled"]()],
         params=SamplingParams(),
         horizon=4,
         kappa=4,
         rule="standard",
+        executor=PiecewiseExecutor(tree=recursive_rule(drop="before")),
     )
     assert total_variation(law, reference_law(target, PROMPT, 4, plain_warp)) > 0.005
 

@@ -19,6 +19,7 @@ from draftproof.testing.faults.coins import COIN_FAULTS
 from draftproof.testing.faults.combinations import COMBINATIONS
 from draftproof.testing.faults.commits import COMMIT_FAULTS
 from draftproof.testing.faults.drafters import DRAFTER_FAULTS
+from draftproof.testing.faults.draws import draw_texts
 from draftproof.testing.faults.fault import EngineFault, nothing_wrong
 from draftproof.testing.faults.grammars import GRAMMAR_FAULTS
 from draftproof.testing.faults.parts import EngineParts, PiecewiseExecutor
@@ -40,6 +41,7 @@ __all__ = [
     "PiecewiseExecutor",
     "Scene",
     "check_fault",
+    "draw_texts",
     "enumerate_engine",
     "nothing_wrong",
     "reference_law",

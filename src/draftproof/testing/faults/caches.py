@@ -44,6 +44,7 @@ class _DriftingStore:
         self._cut = cut
         self._window = window
         self._sequences: dict[int, _Sequence] = {}
+        self._last_handle = 0
         #: How many tokens the first rollback of this pass dropped.
         self.first_drop: int | None = None
 
@@ -57,9 +58,9 @@ class _DriftingStore:
 
     def open(self, token_ids: Sequence[int]) -> int:
         del token_ids
-        handle = len(self._sequences) + 1
-        self._sequences[handle] = _Sequence()
-        return handle
+        self._last_handle += 1
+        self._sequences[self._last_handle] = _Sequence()
+        return self._last_handle
 
     def fork(self, sequence_id: int) -> int:
         raise NotImplementedError

@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo test lint types unit model-tests clean
+.PHONY: help setup demo test lint types unit torch-tests model-tests clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -21,7 +21,7 @@ setup: $(STAMP)  ## Make the local virtual environment
 demo: $(STAMP)  ## Decode two prompts with a real model, with and without speculation
 	$(BIN)/draftproof demo
 
-test: lint types unit model-tests  ## Everything that must be green
+test: lint types unit model-tests torch-tests  ## Everything that must be green
 
 lint: $(STAMP)  ## Style, import directions, docstrings
 	$(BIN)/ruff check .
@@ -33,11 +33,15 @@ types: $(STAMP)  ## Static types
 	$(BIN)/mypy
 
 unit: $(STAMP)  ## Tests that need no weights
-	$(BIN)/python -m pytest -m 'not model'
+	$(BIN)/python -m pytest -n auto -m 'not model' --ignore=tests/torch_backend --ignore=tests/device
 
 model-tests: $(STAMP)  ## Tests on the weights of a real model
 	$(BIN)/draftproof models pull smollm2
 	$(BIN)/python -m pytest -m model
+
+torch-tests: $(STAMP)  ## Tests of the PyTorch runtime, which this installs
+	$(BIN)/python -m pip install --quiet --editable '.[dev,torch]' triton
+	$(BIN)/python -m pytest tests/torch_backend tests/device
 
 clean:  ## Remove the virtual environment and caches
 	rm -rf $(VENV) dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

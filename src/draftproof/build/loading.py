@@ -2,34 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from draftproof.backends.openvino import load_openvino, prepare
 from draftproof.build.drafters import make_proposers
 from draftproof.build.grammars import lazy_constraints
+from draftproof.build.runtimes import PRECISIONS, Progress, RuntimeOptions, load_model
 from draftproof.build.speculative import SpeculativeConfig
 from draftproof.core.protocols import ModelBackend
 from draftproof.engine import Engine, EngineCore, SchedulerConfig
-from draftproof.errors import ConfigError
-from draftproof.models import ModelSource, resolve
-from draftproof.text import Tokenizer, check_same_vocabulary
+from draftproof.text import check_same_vocabulary
 
 __all__ = ["PRECISIONS", "load", "load_model"]
-
-#: How weights may be held.
-PRECISIONS = ("f32", "f16", "int8")
-
-Progress = Callable[[str], None]
 
 
 def load(
     model: str | Path,
     *,
     speculative_config: str | Mapping[str, Any] | SpeculativeConfig | None = None,
-    precision: str = "int8",
+    backend: str = "auto",
+    precision: str | None = None,
     draft_precision: str | None = None,
+    device: str | None = None,
+    dtype: str | None = None,
+    attention: str | None = None,
+    linear: str | None = None,
     context_length: int | None = None,
     kv_cache_bytes: int | None = None,
     threads: int | None = None,
@@ -43,14 +42,21 @@ def load(
     Parameters
     ----------
     model : str or Path
-        A name of the catalogue (``"smollm2"``), a GGUF file or an OpenVINO IR folder.
+        A name of the catalogue (``"smollm2"``), a GGUF file, an OpenVINO IR folder, a
+        Hugging Face folder, or with ``backend="torch"`` a hub id.
     speculative_config : str, mapping or SpeculativeConfig, optional
         The speculation; None is plain decoding.
-    precision : {"int8", "f16", "f32"}, default "int8"
-        How the weights are held. ``"int8"`` rounds them once more per output channel:
-        the law that speculation keeps is then that of the rounded model.
+    backend : {"auto", "openvino", "torch"}, default "auto"
+        The runtime; ``"auto"`` takes PyTorch for Hugging Face folders, OpenVINO for the
+        rest.
+    precision : {"int8", "f16", "f32"}, optional
+        How OpenVINO holds the weights; ``"int8"`` when None, which rounds them once more
+        per output channel: the law that speculation keeps is that of the rounded model.
     draft_precision : str, optional
         The same for the draft model; the target's when None.
+    device, dtype, attention, linear : str, optional
+        For PyTorch; see `draftproof.backends.torch_hf.load_torch`. The draft model gets
+        the same.
     context_length : int, optional
         Use less context than the model has.
     kv_cache_bytes : int, optional
@@ -85,9 +91,10 @@ def load(
     """
     config = SpeculativeConfig.parse(speculative_config)
     say = progress or (lambda _line: None)
+    runtime = RuntimeOptions(backend, precision, device, dtype, attention, linear)
     target, tokenizer = load_model(
         model,
-        precision=precision,
+        runtime=runtime,
         kv_cache_bytes=kv_cache_bytes,
         deterministic=deterministic,
         cache_dir=cache_dir,
@@ -99,7 +106,7 @@ def load(
     if config.model is not None:
         draft, draft_tokenizer = load_model(
             config.model,
-            precision=draft_precision or precision,
+            runtime=replace(runtime, precision=draft_precision or precision),
             kv_cache_bytes=None,
             cache_dir=cache_dir,
             progress=say,
@@ -121,70 +128,3 @@ def load(
         deterministic=deterministic,
     )
     return Engine(core)
-
-
-def load_model(
-    model: str | Path,
-    *,
-    precision: str = "int8",
-    context_length: int | None = None,
-    kv_cache_bytes: int | None = None,
-    threads: int | None = None,
-    deterministic: bool = False,
-    cache_dir: Path | None = None,
-    progress: Progress | None = None,
-) -> tuple[ModelBackend, Tokenizer]:
-    """Load one model and its tokenizer.
-
-    Parameters
-    ----------
-    model : str or Path
-        A name of the catalogue, a GGUF file or an OpenVINO IR folder.
-    precision : {"int8", "f16", "f32"}
-        How the weights are held; an IR folder keeps its own.
-    context_length, kv_cache_bytes, threads : int, optional
-        Limits; see `load`.
-    deterministic : bool, default False
-        Let the runtime pad small passes, so that they round as larger ones do.
-    cache_dir : Path, optional
-        Where downloads and prepared models are kept.
-    progress : callable, optional
-        Told in one line what is being done.
-
-    Returns
-    -------
-    backend : ModelBackend
-        The model.
-    tokenizer : Tokenizer
-        Its tokenizer.
-
-    Raises
-    ------
-    ConfigError
-        If the precision is unknown.
-    ModelFileError
-        If a file is missing, damaged or of a kind that is not supported.
-    """
-    if precision not in PRECISIONS:
-        raise ConfigError(f"precision is {precision!r}; expected one of {', '.join(PRECISIONS)}")
-    say = progress or (lambda _line: None)
-    source = resolve(str(model), cache_dir=cache_dir, progress=say)
-    folder = _prepared(source, precision, cache_dir, say)
-    tokenizer = Tokenizer.from_source(source)
-    backend = load_openvino(
-        folder,
-        name=source.name,
-        vocab_size=tokenizer.vocab_size,
-        kv_cache_bytes=kv_cache_bytes,
-        context_length=context_length,
-        threads=threads,
-        deterministic=deterministic,
-    )
-    return backend, tokenizer
-
-
-def _prepared(source: ModelSource, precision: str, cache_dir: Path | None, say: Progress) -> Path:
-    """Return the folder of a model that the runtime can load, preparing it once."""
-    if source.kind == "openvino-ir":
-        return source.path
-    return prepare(source.path, precision, cache_dir=cache_dir, progress=say)

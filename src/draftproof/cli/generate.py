@@ -50,7 +50,12 @@ def generate(
         str | None, typer.Argument(help="The prompt; - or nothing reads it from stdin.")
     ] = None,
     model: o.Model = "smollm2",
-    precision: o.PrecisionOf = o.Precision.INT8,
+    backend: o.BackendOf = o.Backend.AUTO,
+    precision: o.PrecisionOrNone = None,
+    device: o.Device = None,
+    dtype: o.Dtype = None,
+    attention: o.Attention = None,
+    linear: o.Linear = None,
     context_length: o.ContextLength = None,
     kv_cache_mb: o.KvCacheMb = None,
     max_rows: o.MaxRows = 32,
@@ -150,7 +155,12 @@ def generate(
     }
     v.check_request(request)
     limits: dict[str, Any] = {
-        "precision": precision.value,
+        "backend": backend.value,
+        "precision": precision and precision.value,
+        "device": device,
+        "dtype": dtype,
+        "attention": attention,
+        "linear": linear,
         "draft_precision": draft_precision and draft_precision.value,
         "context_length": context_length,
         "deterministic": deterministic,

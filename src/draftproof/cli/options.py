@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-__all__ = ["LogprobsMode", "Precision", "Rule"]
+__all__ = ["Backend", "LogprobsMode", "Precision", "Rule"]
 
 MODEL = "Model"
 SPECULATION = "Speculation"
@@ -26,6 +26,14 @@ class Precision(StrEnum):
     F32 = "f32"
     F16 = "f16"
     INT8 = "int8"
+
+
+class Backend(StrEnum):
+    """Runtimes."""
+
+    AUTO = "auto"
+    OPENVINO = "openvino"
+    TORCH = "torch"
 
 
 class Rule(StrEnum):
@@ -50,9 +58,29 @@ def _option(panel: str, *names: str, help: str, metavar: str | None = None) -> A
 
 Model = Annotated[
     str,
-    _option(MODEL, "-m", "--model", help="A catalogue name, a .gguf file or an OpenVINO folder."),
+    _option(
+        MODEL, "-m", "--model", help="A name, a .gguf file, an OpenVINO or Hugging Face folder."
+    ),
 ]
 PrecisionOf = Annotated[Precision, _option(MODEL, "--precision", help="How weights are held.")]
+PrecisionOrNone = Annotated[
+    Precision | None,
+    _option(MODEL, "--precision", help="How OpenVINO holds the weights; int8 by default."),
+]
+BackendOf = Annotated[
+    Backend, _option(MODEL, "--backend", help="The runtime; chosen by the files by default.")
+]
+Device = Annotated[
+    str | None, _option(MODEL, "--device", help="PyTorch: auto, cpu, cuda or cuda:1.")
+]
+Dtype = Annotated[
+    str | None, _option(MODEL, "--dtype", help="PyTorch: auto, float32, bfloat16 or float16.")
+]
+Attention = Annotated[str | None, _option(MODEL, "--attention", help="PyTorch: sdpa or explicit.")]
+Linear = Annotated[
+    str | None,
+    _option(MODEL, "--linear", help="PyTorch on CPUs: auto, plain, packed or f16."),
+]
 Threads = Annotated[
     int | None, _option(MODEL, "--threads", help="Threads of the runtime; all cores by default.")
 ]

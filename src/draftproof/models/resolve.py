@@ -15,9 +15,10 @@ from draftproof.models.pull import Fetch, pull
 __all__ = ["ModelKind", "ModelSource", "resolve"]
 
 #: What kind of files a model comes from.
-ModelKind = Literal["gguf", "openvino-ir"]
+ModelKind = Literal["gguf", "openvino-ir", "hf-folder"]
 
 _IR_FILE: Final = "openvino_model.xml"
+_HF_FILE: Final = "config.json"
 _IR_WEIGHTS: Final = "openvino_model.bin"
 _TOKENIZER_FILE: Final = "tokenizer.json"
 
@@ -28,9 +29,10 @@ class ModelSource:
 
     Parameters
     ----------
-    kind : {"gguf", "openvino-ir"}
+    kind : {"gguf", "openvino-ir", "hf-folder"}
         ``gguf``: one file with weights, metadata and tokenizer. ``openvino-ir``: a
         folder with ``openvino_model.xml``, its ``.bin`` and ``tokenizer.json``.
+        ``hf-folder``: a folder with ``config.json``, safetensors and ``tokenizer.json``.
     path : Path
         The file, or the folder.
     name : str
@@ -55,8 +57,8 @@ def resolve(
     ----------
     ref : str
         A catalogue name, the path of a ``.gguf`` file, or the path of a folder
-        that holds an OpenVINO IR. A catalogue name wins over a file of the same
-        name in the working folder; ``./name`` means the file.
+        that holds an OpenVINO IR or a Hugging Face model. A catalogue name wins over a
+        file of the same name in the working folder; ``./name`` means the file.
     cache_dir : Path, optional
         Root of the download cache; by default the platform's cache folder.
     progress : callable, optional
@@ -102,9 +104,15 @@ def _file(path: Path) -> ModelSource:
 
 def _folder(path: Path) -> ModelSource:
     if not (path / _IR_FILE).is_file():
+        if (path / _HF_FILE).is_file() and any(path.glob("*.safetensors")):
+            if not (path / _TOKENIZER_FILE).is_file():
+                raise ModelFileError(f"{path}: the folder has {_HF_FILE} but no {_TOKENIZER_FILE}")
+            return ModelSource("hf-folder", path, path.resolve().name)
         inside = sorted(path.glob("*.gguf"))
         hint = f"; hint: it holds {inside[0].name}, name that file" if inside else ""
-        raise ModelFileError(f"{path}: a folder without {_IR_FILE}{hint}")
+        raise ModelFileError(
+            f"{path}: a folder without {_IR_FILE}, and without {_HF_FILE} and safetensors{hint}"
+        )
     for needed in (_IR_WEIGHTS, _TOKENIZER_FILE):
         if not (path / needed).is_file():
             raise ModelFileError(f"{path}: the folder has {_IR_FILE} but no {needed}")

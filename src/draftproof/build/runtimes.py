@@ -1,0 +1,199 @@
+"""From a name or a path to a model on one of the runtimes, and its tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Literal
+
+from draftproof.backends.openvino import load_openvino, prepare
+from draftproof.core.protocols import ModelBackend
+from draftproof.errors import ConfigError
+from draftproof.models import CATALOG, ModelSource, resolve
+from draftproof.text import Tokenizer
+
+__all__ = ["BACKENDS", "PRECISIONS", "Progress", "RuntimeOptions", "load_model"]
+
+#: How OpenVINO may hold weights; the first is the default.
+PRECISIONS = ("int8", "f16", "f32")
+#: Names a user may give a runtime; ``"auto"`` looks at the files.
+BACKENDS = ("auto", "openvino", "torch")
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeOptions:
+    """Which runtime runs a model, and how. None leaves a choice to the runtime.
+
+    Parameters
+    ----------
+    backend : {"auto", "openvino", "torch"}
+        ``"auto"`` takes PyTorch for Hugging Face folders and OpenVINO for the rest.
+    precision : {"int8", "f16", "f32"}, optional
+        How OpenVINO holds the weights; ``"int8"`` when None. An IR folder keeps its own.
+    device, dtype, attention, linear : str, optional
+        For PyTorch; see `draftproof.backends.torch_hf.load_torch`.
+
+    Raises
+    ------
+    ConfigError
+        If the backend or the precision is unknown.
+    """
+
+    backend: str = "auto"
+    precision: str | None = None
+    device: str | None = None
+    dtype: str | None = None
+    attention: str | None = None
+    linear: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse unknown names."""
+        if self.backend not in BACKENDS:
+            raise ConfigError(f"backend is {self.backend!r}; expected one of {', '.join(BACKENDS)}")
+        if self.precision is not None and self.precision not in PRECISIONS:
+            raise ConfigError(
+                f"precision is {self.precision!r}; expected one of {', '.join(PRECISIONS)}"
+            )
+
+    def given(self, *names: str) -> dict[str, str]:
+        """Return those of the named options that the user set."""
+        values = {name: getattr(self, name) for name in names}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+def load_model(
+    model: str | Path,
+    *,
+    precision: str | None = None,
+    runtime: RuntimeOptions | None = None,
+    context_length: int | None = None,
+    kv_cache_bytes: int | None = None,
+    threads: int | None = None,
+    deterministic: bool = False,
+    cache_dir: Path | None = None,
+    progress: Progress | None = None,
+) -> tuple[ModelBackend, Tokenizer]:
+    """Load one model and its tokenizer.
+
+    Parameters
+    ----------
+    model : str or Path
+        A name of the catalogue, a GGUF file, an OpenVINO IR folder, a Hugging Face folder,
+        or with the PyTorch runtime a hub id.
+    precision : str, optional
+        Shorthand for a runtime option of the same name.
+    runtime : RuntimeOptions, optional
+        The runtime; chosen by the files when None.
+    context_length, kv_cache_bytes, threads : int, optional
+        Limits; see `load`.
+    deterministic : bool, default False
+        Let the runtime pad small passes, so that they round as larger ones do.
+    cache_dir : Path, optional
+        Where downloads and prepared models are kept.
+    progress : callable, optional
+        Told in one line what is being done.
+
+    Returns
+    -------
+    backend : ModelBackend
+        The model.
+    tokenizer : Tokenizer
+        Its tokenizer.
+
+    Raises
+    ------
+    ConfigError
+        If an option is unknown, or the chosen runtime has no such option.
+    ModelFileError
+        If a file is missing, damaged or of a kind that is not supported.
+    """
+    chosen = runtime or RuntimeOptions(precision=precision)
+    say = progress or (lambda _line: None)
+    source = _find(str(model), chosen, cache_dir, say)
+    name = _runtime_of(source, chosen)
+    if name == "torch":
+        return _load_torch(source, chosen, context_length, kv_cache_bytes, threads, say)
+    for option in chosen.given("device", "dtype", "attention", "linear"):
+        raise ConfigError(
+            f"{option} is an option of the torch backend; {source.name} runs on openvino"
+        )
+    folder = source.path
+    if source.kind != "openvino-ir":
+        folder = prepare(
+            source.path, chosen.precision or PRECISIONS[0], cache_dir=cache_dir, progress=say
+        )
+    tokenizer = Tokenizer.from_source(source)
+    backend = load_openvino(
+        folder,
+        name=source.name,
+        vocab_size=tokenizer.vocab_size,
+        kv_cache_bytes=kv_cache_bytes,
+        context_length=context_length,
+        threads=threads,
+        deterministic=deterministic,
+    )
+    return backend, tokenizer
+
+
+def _find(ref: str, chosen: RuntimeOptions, cache_dir: Path | None, say: Progress) -> ModelSource:
+    """Return where a model is; PyTorch also takes ids of the hub."""
+    if chosen.backend == "torch" and ref not in CATALOG and not Path(ref).expanduser().exists():
+        folder = _torch_hf().model_folder(ref)
+        return ModelSource("hf-folder", folder, ref)
+    return resolve(ref, cache_dir=cache_dir, progress=say)
+
+
+def _runtime_of(source: ModelSource, chosen: RuntimeOptions) -> Literal["openvino", "torch"]:
+    wanted = chosen.backend
+    if source.kind == "hf-folder":
+        if wanted == "openvino":
+            raise ConfigError(
+                f"{source.path} is a Hugging Face folder; the openvino backend needs a GGUF file "
+                "or an IR folder"
+            )
+        return "torch"
+    if source.kind == "openvino-ir" and wanted == "torch":
+        raise ConfigError(f"{source.path} is an OpenVINO folder; expected --backend openvino")
+    return "torch" if wanted == "torch" else "openvino"
+
+
+def _load_torch(
+    source: ModelSource,
+    chosen: RuntimeOptions,
+    context_length: int | None,
+    kv_cache_bytes: int | None,
+    threads: int | None,
+    say: Progress,
+) -> tuple[ModelBackend, Tokenizer]:
+    if chosen.precision is not None:
+        raise ConfigError(
+            f"precision {chosen.precision} is an option of the openvino backend; expected dtype"
+        )
+    torch_hf = _torch_hf()
+    tokenizer = Tokenizer.from_source(source)
+    say(f"loading {source.name} on PyTorch")
+    backend = torch_hf.load_torch(
+        source.path,
+        name=source.name,
+        vocab_size=tokenizer.vocab_size,
+        context_length=context_length,
+        kv_cache_bytes=kv_cache_bytes,
+        threads=threads,
+        host_logits=True,
+        **chosen.given("device", "dtype", "attention", "linear"),
+    )
+    return backend, tokenizer
+
+
+def _torch_hf() -> ModuleType:
+    try:
+        from draftproof.backends import torch_hf
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"the torch backend needs {error.name}: pip install 'draftproof[torch]'"
+        ) from error
+    return torch_hf

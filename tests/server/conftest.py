@@ -122,8 +122,13 @@ class Kit:
         self.config = ServerConfig(
             model_name="table", default_kappa=kappa, max_running=max_rows, port=0, **config
         )
+        self.renew()
+
+    def renew(self):
+        """Put a new service in front of the engine: each lives once."""
         self.service = Service(self.engine, self.config, RequestLog(self.lines.append))
         self.app = create_app(self.service)
+        self.has_lived = False
 
     @property
     def events(self):
@@ -144,6 +149,9 @@ class Kit:
     @asynccontextmanager
     async def client(self, **options):
         """An HTTP client of the app in this process."""
+        if self.has_lived:
+            self.renew()
+        self.has_lived = True
         options.setdefault("base_url", "http://localhost")
         transport = httpx.ASGITransport(app=self.app, raise_app_exceptions=False)
         async with (

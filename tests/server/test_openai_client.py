@@ -49,9 +49,7 @@ def test_token_ids_as_prompt(client):
     by_text = client.completions.create(model="table", prompt="abc", max_tokens=9, temperature=0)
     ids = [66, 67, 68]
     by_ids = client.completions.create(model="table", prompt=ids, max_tokens=9, temperature=0)
-    both = client.completions.create(
-        model="table", prompt=[ids, ids], max_tokens=9, temperature=0
-    )
+    both = client.completions.create(model="table", prompt=[ids, ids], max_tokens=9, temperature=0)
     texts = [choice.text for answer in (by_text, by_ids, both) for choice in answer.choices]
     assert len(set(texts)) == 1
 
@@ -80,7 +78,7 @@ def test_chat(client):
     assert len(entries) == answer.usage.completion_tokens == 20
     for entry in entries:
         assert bytes(entry.bytes).decode() == entry.token
-        assert [best.token for best in entry.top_logprobs][0] == entry.token
+        assert entry.top_logprobs[0].token == entry.token
 
 
 def test_chat_stream(client):

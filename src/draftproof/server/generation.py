@@ -99,10 +99,12 @@ class Generation:
                 param="timeout_s",
             )
         count = num_choices(wire)
-        if not 1 <= count <= config.max_choices:
+        if count == 0:
+            raise ApiError(400, "prompt is an empty list; expected one or more", param="prompt")
+        if count > config.max_choices:
             raise ApiError(
                 400,
-                f"n is {wire.n} and the request asks for {count} completions; expected 1 to "
+                f"n is {wire.n} and the request asks for {count} completions; expected at most "
                 f"{config.max_choices}",
                 param="n",
             )
@@ -115,7 +117,8 @@ class Generation:
         except BaseException:
             ticket.close()
             raise
-        return cls(ticket, Answer(wire, head, requests, engine.tokenizer), deadline, timeout_s)
+        answer = Answer(wire, head, requests, engine.tokenizer, config.default_kappa)
+        return cls(ticket, answer, deadline, timeout_s)
 
     async def outputs(self) -> AsyncIterator[tuple[int, StepOutput]]:
         """Yield what each step gave each completion until all have ended.

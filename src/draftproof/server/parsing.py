@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -14,6 +15,9 @@ from draftproof.server.failures import ApiError
 __all__ = ["NEUTRAL", "parse_body"]
 
 _Wire = TypeVar("_Wire", bound=BaseModel)
+#: How fields and token ids look, and names of branches that look alike.
+_FIELD = re.compile(r"[a-z0-9_]+")
+_BRANCHES = frozenset({"str", "int", "float"})
 
 #: Fields of OpenAI's API that we do not have, and values with which they ask for nothing
 #: that we do not do anyway. Clients send them; null is one of them for every field.
@@ -141,6 +145,5 @@ def _path(loc: tuple[int | str, ...]) -> list[int | str]:
     return [
         part
         for part in loc
-        if isinstance(part, int) or (part.isidentifier() and not part[0].isupper())
-        if part not in ("str", "int", "float")
+        if isinstance(part, int) or (_FIELD.fullmatch(part) and part not in _BRANCHES)
     ]

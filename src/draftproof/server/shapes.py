@@ -87,6 +87,8 @@ class Answer:
         The completions.
     tokenizer : Tokenizer
         Spells tokens.
+    default_kappa : int
+        Most drafts per round of requests that do not say.
     """
 
     def __init__(
@@ -95,8 +97,10 @@ class Answer:
         head: Head,
         requests: Sequence[GenerateRequest],
         tokenizer: Tokenizer,
+        default_kappa: int,
     ) -> None:
         self._wire = wire
+        self._default_kappa = default_kappa
         self._head = head
         self._requests = requests
         self._tokenizer = tokenizer
@@ -198,7 +202,8 @@ class Answer:
         return {"speculative_decoding": spec_decode_metrics(results[0], self._kappa(0))}
 
     def _kappa(self, index: int) -> int:
-        return self._requests[index].kappa or 0
+        asked = self._requests[index].kappa
+        return self._default_kappa if asked is None else asked
 
     def _logprobs(
         self, index: int, tokens: Sequence[TokenEvent], speller: Speller

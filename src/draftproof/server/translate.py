@@ -37,13 +37,13 @@ class Speculation:
 
     Parameters
     ----------
-    kappa : int
-        Most drafts per round.
+    kappa : int, optional
+        Most drafts per round; the engine's choice when None.
     proposer : str, optional
         The drafter; the engine's default when None.
     """
 
-    kappa: int
+    kappa: int | None
     proposer: str | None
 
 
@@ -139,9 +139,10 @@ def speculation_of(wire: GenerationRequest, engine: Engine, config: ServerConfig
     if wire.prediction is not None:
         proposer = _reader(proposer, asked, engine)
     default = engine.core.default_proposer
-    if asked is None:
-        is_default = proposer in (None, default)
-        asked = config.default_kappa if is_default and config.default_kappa else _length(proposer)
+    if asked is None and proposer is not None:
+        # The engine's number of drafts is that of its default drafter.
+        has_length = proposer == default and config.default_kappa
+        asked = None if has_length else _length(proposer)
     if asked and proposer is None and default == "none":
         raise ConfigError(
             f"speculative_config.num_speculative_tokens is {asked} and no method drafts; "

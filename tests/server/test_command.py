@@ -1,0 +1,171 @@
+"""``draftproof serve`` as a process: its options, SIGTERM, and kill -9."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import runpy
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import httpx
+import pytest
+from typer.testing import CliRunner
+
+from draftproof.cli import CliContext, app
+
+SCRIPT = Path(__file__).parents[1] / "cli" / "table_cli.py"
+BODY = {"model": "table", "prompt": "abc", "max_tokens": 60, "seed": 1, "ignore_eos": True}
+
+
+class Process:
+    """A server of its own, and the port it says it listens on."""
+
+    def __init__(self, *words, pass_s=0.0, env=None):
+        environment = {**os.environ, "TABLE_CLI_PASS_S": str(pass_s), **(env or {})}
+        self.process = subprocess.Popen(
+            [sys.executable, str(SCRIPT), "serve", "-m", "table", "--port", "0", *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        self.lines = []
+        self.url = None
+        while self.url is None:
+            line = self.process.stderr.readline()
+            assert line, "the server ended: " + "".join(self.lines)
+            self.lines.append(line)
+            if found := re.search(r"http://127\.0\.0\.1:\d+", line):
+                self.url = found[0]
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self):
+        self.lines += self.process.stderr
+
+    def events(self):
+        return [json.loads(line) for line in self.lines if line.startswith("{")]
+
+
+@pytest.fixture
+def start():
+    running = []
+
+    def run(*words, **options):
+        running.append(Process(*words, **options))
+        return running[-1]
+
+    yield run
+    for one in running:
+        one.process.kill()
+        one.process.communicate()
+
+
+def in_thread(function):
+    """Run something beside the test; call the result to join and get its value."""
+    values = []
+    thread = threading.Thread(target=lambda: values.append(function()))
+    thread.start()
+
+    def result():
+        thread.join(30)
+        return values[0]
+
+    return result
+
+
+def test_sigterm_lets_requests_end(start, tools):
+    server = start("--speculative-config", '{"method": "ngram"}', pass_s=0.02)
+    asked = in_thread(lambda: httpx.post(server.url + "/v1/completions", json=BODY, timeout=30))
+    with httpx.Client(base_url=server.url, timeout=30) as client:
+        tools.wait_for(lambda: client.get("/health").json()["num_in_flight"] == 1)
+        server.process.send_signal(signal.SIGTERM)
+        tools.wait_for(lambda: client.get("/health").json()["status"] == "draining")
+        refused = client.post("/v1/completions", json=BODY)
+    assert refused.status_code == 503
+    answer = asked()
+    assert answer.status_code == 200
+    assert answer.json()["usage"]["completion_tokens"] == 60
+    assert server.process.wait(20) == 0
+    tools.wait_for(lambda: any(event["event"] == "stopped" for event in server.events()))
+    assert server.events()[-1]["engine_thread_ended"]
+
+
+def test_a_drain_has_an_end_and_clients_are_told(start, tools):
+    server = start("--drain", "0.3", pass_s=0.05)
+    body = BODY | {"max_tokens": 900, "stream": True}
+    asked = in_thread(lambda: httpx.post(server.url + "/v1/completions", json=body, timeout=30))
+    tools.wait_for(lambda: httpx.get(server.url + "/health").json()["num_in_flight"] == 1)
+    server.process.send_signal(signal.SIGTERM)
+    answer = asked()
+    assert '"code":"aborted"' in answer.text
+    assert "[DONE]" not in answer.text
+    assert server.process.wait(20) == 0
+
+
+def test_a_kill_is_seen_by_clients(start, tools):
+    server = start(pass_s=0.02)
+
+    def ask():
+        try:
+            return httpx.post(server.url + "/v1/completions", json=BODY, timeout=30)
+        except httpx.TransportError as error:
+            return error
+
+    asked = in_thread(ask)
+    tools.wait_for(lambda: httpx.get(server.url + "/health").json()["num_in_flight"] == 1)
+    server.process.kill()
+    assert isinstance(asked(), httpx.TransportError)
+
+
+def test_the_key_comes_from_the_environment(start):
+    server = start(env={"DRAFTPROOF_API_KEY": "k3y"})
+    assert httpx.get(server.url + "/v1/models").status_code == 401
+    headers = {"authorization": "Bearer k3y"}
+    assert httpx.get(server.url + "/v1/models", headers=headers).status_code == 200
+    # Drafters that need no model can be chosen by requests from the start.
+    spec = {"method": "ngram"}
+    answer = httpx.post(
+        server.url + "/v1/completions",
+        json=BODY | {"temperature": 0, "speculative_config": spec},
+        headers=headers,
+    )
+    assert answer.json()["metrics"]["speculative_decoding"]["num_spec_tokens"] == 5
+
+
+@pytest.fixture(scope="module")
+def invoke(tmp_path_factory):
+    load = runpy.run_path(str(SCRIPT))["load"]
+
+    def run(*words):
+        context = CliContext(load=load, cache_dir=tmp_path_factory.mktemp("cache"))
+        return CliRunner().invoke(app, ["serve", *words], obj=context)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["--max-choices", "0"], "max_choices"),
+        (["--max-choices", "999"], "max_choices"),
+        (["--timeout", "0"], "timeout_s"),
+        (["--drain", "-1"], "drain_s"),
+        (["--max-queue", "-1"], "max_queue"),
+        (["--api-key", ""], "API key"),
+        (["--max-tokens", "0"], "max_tokens"),
+        (["--speculative-config", '{"methid": "ngram"}'], "methid"),
+        (["--draft-precision", "int8"], "--draft-precision"),
+        (["-m", "no-such-model"], "no-such-model"),
+    ],
+)
+def test_options_out_of_range(invoke, words, named):
+    answer = invoke(*words)
+    assert answer.exit_code in (1, 2)
+    assert named in answer.stderr
+    assert "Traceback" not in answer.stderr

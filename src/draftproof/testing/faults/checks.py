@@ -16,6 +16,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -339,15 +340,17 @@ def _prefix_mass(law: JointLaw, prefix: Outcome) -> float:
 
 
 #: Checks by name; each takes a scene and a defect.
-CHECKS: Mapping[str, Callable[[Scene, Plant], Finding]] = {
-    "law": _check_law,
-    "length": _check_length,
-    "ends": _check_ends,
-    "text": _check_text,
-    "seeds": _check_seeds,
-    "redraw": _check_redraw,
-    "logprobs": _check_logprobs,
-}
+CHECKS: Mapping[str, Callable[[Scene, Plant], Finding]] = MappingProxyType(
+    {
+        "law": _check_law,
+        "length": _check_length,
+        "ends": _check_ends,
+        "text": _check_text,
+        "seeds": _check_seeds,
+        "redraw": _check_redraw,
+        "logprobs": _check_logprobs,
+    }
+)
 
 
 def check_fault(fault: EngineFault) -> Finding:

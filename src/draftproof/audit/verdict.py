@@ -232,6 +232,9 @@ def _decide(
         return "biased", f"p = {combined.p_value:.2g}, at most {plan.alpha:g} was allowed"
     if evidence.expects_speculation and acceptance and not acceptance.num_drafted:
         return "not enough evidence", "nothing was drafted: plain decoding was audited"
+    plain = [p.name for p in evidence.prompts if p.rounds and not any(p.rounds.drafted)]
+    if evidence.expects_speculation and plain:
+        return "not enough evidence", f"nothing was drafted after {', '.join(map(repr, plain))}"
     if smallest > plan.tv:
         size = f"a bias of TV {smallest:.3g} or more"
         return "not enough evidence", f"only {size} would have been seen, {plan.tv:g} was asked for"

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from draftproof.cli import calibrate, demo, generate, models, plan, serve
+from draftproof.cli import audit, calibrate, demo, generate, models, plan, serve
 from draftproof.cli.context import CliContext
 from draftproof.errors import DraftproofError
 
@@ -87,6 +87,7 @@ app.command("calibrate")(calibrate.calibrate)
 app.command("plan")(plan.plan)
 app.command("serve")(serve.serve)
 app.add_typer(models.app, name="models")
+app.add_typer(audit.app, name="audit")
 
 
 def main(arguments: Sequence[str] | None = None, context: CliContext | None = None) -> None:

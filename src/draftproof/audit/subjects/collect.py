@@ -1,0 +1,41 @@
+"""From draws and a reference law to the evidence of one prompt."""
+
+from __future__ import annotations
+
+from draftproof.audit.evidence_file import ModelRows, PromptEvidence
+from draftproof.audit.subjects.draws import Draws
+from draftproof.evidence import JointLaw, count_draws
+
+__all__ = ["prompt_evidence"]
+
+#: Draws whose order is kept to test whether they depend on each other.
+_SERIAL = 5000
+
+
+def prompt_evidence(
+    name: str, law: JointLaw, draws: Draws, model: ModelRows | None = None
+) -> PromptEvidence:
+    """Count draws against a law.
+
+    Parameters
+    ----------
+    name : str
+        Name of the prompt.
+    law : JointLaw
+        The reference.
+    draws : Draws
+        The continuations.
+    model : ModelRows, optional
+        Target and drafter, where they are known.
+
+    Returns
+    -------
+    PromptEvidence
+        With the order of the first draws.
+    """
+    serial = []
+    for row in draws.tokens[:_SERIAL].tolist():
+        slot = law.slot(law.cut([token for token in row if token >= 0]))
+        serial.append(-1 if slot is None else slot)
+    counts = count_draws(law, draws.tokens)
+    return PromptEvidence(name, law, counts, draws.log(), model, tuple(serial))

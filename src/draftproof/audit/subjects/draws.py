@@ -1,0 +1,182 @@
+"""What a subject gives back: continuations, rounds, and how two workers' are joined."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from draftproof.audit.acceptance import RoundLog
+from draftproof.core.params import SamplingParams
+from draftproof.errors import ConfigError
+
+__all__ = ["Draws", "Policy", "RoundKind", "Subject", "padded"]
+
+
+class RoundKind(NamedTuple):
+    """A round as an acceptance audit sees it.
+
+    Parameters
+    ----------
+    drafted : int
+        Drafts, 0 for a plain round.
+    accepted : int
+        Drafts kept.
+    emitted : int
+        Tokens committed.
+    cut : bool
+        Whether a stop cut the round.
+    """
+
+    drafted: int
+    accepted: int
+    emitted: int
+    cut: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What every subject is asked for.
+
+    Parameters
+    ----------
+    params : SamplingParams
+        The sampling policy.
+    horizon : int
+        Tokens of a continuation.
+    eos_token_ids : frozenset of int
+        Tokens that end one early.
+    """
+
+    params: SamplingParams
+    horizon: int
+    eos_token_ids: frozenset[int] = frozenset()
+
+    def __post_init__(self) -> None:
+        """Refuse what has no law to audit."""
+        if self.horizon < 1:
+            raise ConfigError(f"horizon {self.horizon}: expected 1 or more")
+        if self.params.is_greedy:
+            raise ConfigError(
+                f"temperature {self.params.temperature}: expected above 0; a greedy text is "
+                "compared, not tested"
+            )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Draws:
+    """Continuations of one prompt.
+
+    Parameters
+    ----------
+    tokens : ndarray of int64, shape (N, T)
+        In order of request; -1 fills the places after an end token.
+    rounds : mapping of RoundKind to int
+        How often each kind of round was played. Empty where the subject does not say.
+    reports_rounds : bool
+        Whether it says.
+    """
+
+    tokens: NDArray[np.int64]
+    rounds: Mapping[RoundKind, int] = field(default_factory=dict)
+    reports_rounds: bool = False
+
+    def __len__(self) -> int:
+        """Return the number of continuations."""
+        return len(self.tokens)
+
+    def merge(self, other: Draws) -> Draws:
+        """Return both, this one's first; neither is changed.
+
+        Parameters
+        ----------
+        other : Draws
+            Of another worker.
+
+        Returns
+        -------
+        Draws
+            No draw lost, none counted twice.
+        """
+        rounds = Counter(self.rounds)
+        rounds.update(other.rounds)
+        return replace(
+            self,
+            tokens=np.concatenate([self.tokens, other.tokens]),
+            rounds=dict(rounds),
+            reports_rounds=self.reports_rounds and other.reports_rounds,
+        )
+
+    def log(self) -> RoundLog | None:
+        """Return the rounds one by one, None where they were not reported."""
+        if not self.reports_rounds:
+            return None
+        kinds = sorted(self.rounds)
+        columns = tuple(
+            tuple(kind[column] for kind in kinds for _ in range(self.rounds[kind]))
+            for column in range(4)
+        )
+        drafted, accepted, emitted, cut = columns
+        return RoundLog(drafted, accepted, emitted, tuple(map(bool, cut)))
+
+
+class Subject(Protocol):
+    """A decoder under test."""
+
+    def draw(self, prompt_ids: Sequence[int], policy: Policy, num: int, first_seed: int) -> Draws:
+        """Return independent continuations of one prompt.
+
+        Parameters
+        ----------
+        prompt_ids : sequence of int
+            The prompt.
+        policy : Policy
+            Policy and length.
+        num : int
+            How many.
+        first_seed : int
+            Continuation ``i`` uses the seed ``first_seed + i`` where the decoder takes
+            a seed for each, so that workers with disjoint ranges share none.
+
+        Returns
+        -------
+        Draws
+            ``num`` continuations, and the rounds where the decoder reports them.
+        """
+        ...
+
+
+def padded(samples: Any, horizon: int) -> NDArray[np.int64]:
+    """Return samples as rows of one length, filled with -1.
+
+    Parameters
+    ----------
+    samples : sequence of sequence of int, or ndarray of int
+        Token ids of each continuation; what is past the horizon is cut.
+    horizon : int
+        Length of the rows.
+
+    Returns
+    -------
+    ndarray of int64, shape (N, horizon)
+        The rows.
+
+    Raises
+    ------
+    ConfigError
+        If they are no sequences of integers.
+    """
+    try:
+        rows = np.full((len(samples), horizon), -1, dtype=np.int64)
+        for row, sample in zip(rows, samples, strict=True):
+            kept = np.asarray(sample)[:horizon]
+            if kept.ndim != 1 or (kept.size and not np.issubdtype(kept.dtype, np.integer)):
+                raise ConfigError(f"a sample {sample!r}: expected a sequence of token ids")
+            row[: len(kept)] = kept
+    except TypeError as error:
+        raise ConfigError(f"samples of {type(samples).__name__}: {error}") from error
+    return rows

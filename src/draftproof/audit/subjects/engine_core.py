@@ -1,0 +1,78 @@
+"""Draws from our own engine: many short requests in shared passes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from draftproof.audit.subjects.draws import Draws, Policy, RoundKind, padded
+from draftproof.engine import EngineCore, GenerateRequest, GenerateResult
+
+__all__ = ["EngineSubject"]
+
+#: Requests that wait at once: enough to fill every pass, few enough to hold no memory.
+_WAITING = 2048
+
+
+class EngineSubject:
+    """An `EngineCore` as a decoder under test.
+
+    Parameters
+    ----------
+    core : EngineCore
+        The engine, with its drafter, rule and executor.
+    num_lead : int, default 0
+        Tokens at the start of every output that are certain and belong to the prompt:
+        the first token after a prompt is drawn without drafts, so a model whose first
+        token is certain shows a drafting round at once. They are dropped, and of the
+        rounds only the first that drafts is kept, which starts from one and the same text.
+    """
+
+    def __init__(self, core: EngineCore, *, num_lead: int = 0) -> None:
+        self.core = core
+        self._num_lead = num_lead
+
+    def draw(self, prompt_ids: Sequence[int], policy: Policy, num: int, first_seed: int) -> Draws:
+        """Return continuations; see `draftproof.audit.subjects.Subject`."""
+        prompt = tuple(prompt_ids)
+        tokens = np.empty((num, policy.horizon), dtype=np.int64)
+        rounds: Counter[RoundKind] = Counter()
+        for begin in range(0, num, _WAITING):
+            names = {}
+            for index in range(begin, min(begin + _WAITING, num)):
+                request = GenerateRequest(
+                    prompt,
+                    policy.params,
+                    max_tokens=policy.horizon + self._num_lead,
+                    stop_token_ids=tuple(sorted(policy.eos_token_ids)),
+                    ignore_eos=True,
+                    seed=first_seed + index,
+                )
+                names[self.core.submit(request)] = index
+            results = self.core.run()
+            found = [results[name] for name in names]
+            tokens[begin : begin + len(found)] = padded(
+                [self._output(result) for result in found], policy.horizon
+            )
+            for result in found:
+                rounds.update(self._rounds(result))
+        return Draws(tokens, dict(rounds), True)
+
+    def _output(self, result: GenerateResult) -> list[int]:
+        if result.error is not None:
+            raise result.error
+        return result.token_ids[self._num_lead :]
+
+    def _rounds(self, result: GenerateResult) -> list[RoundKind]:
+        last = len(result.records) - 1
+        kinds = []
+        for index, record in enumerate(result.records):
+            cut = index == last and result.finish_reason == "stop"
+            kind = RoundKind(record.depth, record.num_accepted, len(record.emitted), cut)
+            if not self._num_lead:
+                kinds.append(kind)
+            elif record.drafted:
+                return [kind]
+        return kinds

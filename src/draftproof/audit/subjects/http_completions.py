@@ -1,0 +1,207 @@
+"""Any server that answers OpenAI's completions: a black box."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from draftproof.audit.subjects.draws import Policy
+from draftproof.core.params import DEFAULT_ORDER, SamplingParams
+from draftproof.errors import BackendError, ConfigError
+from draftproof.evidence import JointLaw, Outcome
+
+__all__ = ["FILTER_ORDERS", "HttpCompletions", "Spelling", "TextLaw", "text_law"]
+
+#: Sampling parameters of the request, as most servers spell them.
+_FIELDS = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+)
+_REQUEST_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Spelling:
+    """What a request looks like beyond OpenAI's own fields.
+
+    Parameters
+    ----------
+    model : str
+        Name of the model at the server.
+    extra : mapping of str to object
+        Fields added to every request, such as a switch that turns speculation off.
+    sends_seed : bool, default True
+        Whether every request has a seed of its own.
+    """
+
+    model: str
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    sends_seed: bool = True
+
+
+class HttpCompletions:
+    """Draws texts from a server.
+
+    Parameters
+    ----------
+    url : str
+        Address of the server, with or without ``/v1``.
+    spelling : Spelling
+        How requests are written.
+    connections : int, default 8
+        Requests in flight.
+    transport : httpx.BaseTransport, optional
+        For tests.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        spelling: Spelling,
+        *,
+        connections: int = 8,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        base = url.rstrip("/")
+        if not base.startswith(("http://", "https://")):
+            raise ConfigError(f"{url!r}: expected http://host:port")
+        if connections < 1:
+            raise ConfigError(f"connections {connections}: expected 1 or more")
+        self._address = base if base.endswith("/v1") else f"{base}/v1"
+        self._spelling = spelling
+        self._connections = connections
+        self._transport = transport
+
+    def texts(
+        self, prompt: str | Sequence[int], policy: Policy, num: int, first_seed: int
+    ) -> list[str]:
+        """Return the texts of independent requests, in order.
+
+        Parameters
+        ----------
+        prompt : str or sequence of int
+            The prompt, as text or token ids.
+        policy : Policy
+            Policy and length.
+        num : int
+            How many.
+        first_seed : int
+            Request ``i`` sends the seed ``first_seed + i``, in 31 bits.
+
+        Returns
+        -------
+        list of str
+            Texts.
+
+        Raises
+        ------
+        BackendError
+            If the server cannot be reached, or refuses.
+        """
+        body = self._body(prompt, policy)
+        with httpx.Client(timeout=_REQUEST_S, transport=self._transport) as client:
+
+            def one(index: int) -> str:
+                seed = {"seed": (first_seed + index) % 2**31} if self._spelling.sends_seed else {}
+                return _text(client, f"{self._address}/completions", body | seed)
+
+            with ThreadPoolExecutor(self._connections) as pool:
+                return list(pool.map(one, range(num)))
+
+    def _body(self, prompt: str | Sequence[int], policy: Policy) -> dict[str, Any]:
+        params = policy.params
+        resting = SamplingParams()
+        known = {name: getattr(params, name) for name in _FIELDS}
+        if SamplingParams(**known, logit_bias=params.logit_bias, order=params.order) != params:
+            raise ConfigError(f"policy {params}: expected {', '.join(_FIELDS)}, logit_bias only")
+        changed = {k: v for k, v in known.items() if v != getattr(resting, k)}
+        bias = {str(token): value for token, value in params.logit_bias.items()}
+        return {
+            "model": self._spelling.model,
+            "prompt": prompt if isinstance(prompt, str) else list(prompt),
+            "max_tokens": policy.horizon,
+            "temperature": params.temperature,
+            "stream": False,
+            **changed,
+            **({"logit_bias": bias} if bias else {}),
+            **self._spelling.extra,
+        }
+
+
+def _text(client: httpx.Client, address: str, body: dict[str, Any]) -> str:
+    try:
+        response = client.post(address, json=body)
+    except httpx.HTTPError as error:
+        raise BackendError(f"{address}: {error!r}") from error
+    if response.status_code != 200:
+        raise BackendError(f"{address}: status {response.status_code}: {response.text[:200]}")
+    try:
+        return str(response.json()["choices"][0]["text"])
+    except (ValueError, LookupError, TypeError) as error:
+        raise BackendError(f"{address}: {response.text[:200]!r}; expected a completion") from error
+
+
+@dataclass(frozen=True, slots=True)
+class TextLaw:
+    """A law of token ids seen through their text.
+
+    Parameters
+    ----------
+    law : JointLaw
+        Outcome ``(i,)`` is text ``i``; horizon 1.
+    texts : tuple of str
+        The texts. Continuations that read alike are one outcome.
+    """
+
+    law: JointLaw
+    texts: tuple[str, ...]
+
+    def outcomes(self, drawn: Sequence[str]) -> list[Outcome]:
+        """Return the outcome of each text; one that the law lacks gets a new number."""
+        numbers = {text: number for number, text in enumerate(self.texts)}
+        return [(numbers.setdefault(text, len(numbers)),) for text in drawn]
+
+
+def text_law(
+    law: JointLaw,
+    decode: Callable[[Sequence[int]], str],
+) -> TextLaw:
+    """Push a law forward to texts.
+
+    Parameters
+    ----------
+    law : JointLaw
+        The law of token ids.
+    decode : callable of sequence of int
+        Turns ids into text; end tokens are left away.
+
+    Returns
+    -------
+    TextLaw
+        What a black box can be held to: a bias between continuations that read alike
+        does not show.
+    """
+    masses: defaultdict[str, float] = defaultdict(float)
+    for outcome, prob in zip(law.outcomes, law.probs.tolist(), strict=True):
+        text = decode([token for token in outcome if token not in law.eos_token_ids])
+        masses[text] += prob
+    texts = tuple(sorted(masses))
+    pooled: dict[Outcome, float] = {(number,): masses[text] for number, text in enumerate(texts)}
+    return TextLaw(JointLaw.from_mapping(pooled, 1), texts)
+
+
+#: Where servers are known to apply their filters in another order than ours.
+FILTER_ORDERS: Mapping[str, tuple[str, ...]] = {
+    "default": DEFAULT_ORDER,
+    "llama.cpp": ("bias", "penalties", "allowed", "top_k", "top_p", "min_p", "temperature"),
+}

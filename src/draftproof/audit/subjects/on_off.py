@@ -1,0 +1,276 @@
+"""Speculation on against speculation off, where no reference law is known."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import xlogy
+
+from draftproof.audit.evidence_file import Plan, shown
+from draftproof.errors import ConfigError
+from draftproof.evidence import TwoSampleTest, two_sample_counts
+from draftproof.evidence.calibration import seed_of
+from draftproof.evidence.directions import half_mass_shift
+
+__all__ = ["SCHEMA", "OnOffEvidence", "OnOffVerdict", "TextCounts", "judge_on_off"]
+
+#: Name and version of the stored form.
+SCHEMA = "draftproof-on-off/1"
+_DIRECTIONS, _REPEATS, _HALVINGS = 8, 400, 12
+
+
+@dataclass(frozen=True, slots=True)
+class TextCounts:
+    """One prompt.
+
+    Parameters
+    ----------
+    name : str
+        Name shown to people.
+    texts : tuple of str
+        Texts that were seen.
+    on : tuple of int
+        How often each, with speculation.
+    off : tuple of int
+        How often each, without.
+    """
+
+    name: str
+    texts: tuple[str, ...]
+    on: tuple[int, ...]
+    off: tuple[int, ...]
+
+    @classmethod
+    def of(cls, name: str, on: Sequence[str], off: Sequence[str]) -> TextCounts:
+        """Count the texts of two samples."""
+        texts = tuple(sorted({*on, *off}))
+        slots = {text: slot for slot, text in enumerate(texts)}
+        rows = np.zeros((2, len(texts)), dtype=np.int64)
+        for row, drawn in zip(rows, (on, off), strict=True):
+            np.add.at(row, [slots[text] for text in drawn], 1)
+        return cls(name, texts, tuple(rows[0].tolist()), tuple(rows[1].tolist()))
+
+
+@dataclass(frozen=True, slots=True)
+class OnOffEvidence:
+    """All of one comparison.
+
+    Parameters
+    ----------
+    subject : str
+        The decoder, with version and command.
+    plan : Plan
+        What was decided beforehand.
+    prompts : tuple of TextCounts
+        At least one.
+    notes : mapping of str to str
+        Whatever shall travel with the certificate.
+    """
+
+    subject: str
+    plan: Plan
+    prompts: tuple[TextCounts, ...]
+    notes: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse a comparison of nothing."""
+        if not self.prompts:
+            raise ConfigError("no prompt: expected at least one")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain lists, numbers and strings."""
+        return asdict(self) | {"notes": dict(self.notes)}
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> OnOffEvidence:
+        """Return the evidence of a stored form.
+
+        Parameters
+        ----------
+        stored : mapping of str to object
+            What `to_json` gave.
+
+        Returns
+        -------
+        OnOffEvidence
+            Equal content.
+
+        Raises
+        ------
+        ConfigError
+            If an entry is missing or malformed.
+        """
+        try:
+            prompts = tuple(
+                TextCounts(p["name"], tuple(p["texts"]), tuple(p["on"]), tuple(p["off"]))
+                for p in stored["prompts"]
+            )
+            return cls(stored["subject"], Plan(**stored["plan"]), prompts, dict(stored["notes"]))
+        except (KeyError, TypeError) as error:
+            raise ConfigError(f"stored evidence: {error!r}, expected schema {SCHEMA}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class OnOffVerdict:
+    """What a comparison found.
+
+    Parameters
+    ----------
+    verdict : str
+        ``"exact"``: no difference was seen, and one of the planned size would have been.
+        ``"biased"``, or ``"not enough evidence"``.
+    reason : str
+        One sentence.
+    alpha : float
+        Chance that two equal laws are called different.
+    p_value : float
+        Bonferroni's over the prompts.
+    tests : tuple of TwoSampleTest
+        Each prompt alone.
+    smallest : float
+        The difference that would have been seen on every prompt with the planned power,
+        simulated around the pooled law.
+    """
+
+    verdict: str
+    reason: str
+    alpha: float
+    p_value: float
+    tests: tuple[TwoSampleTest, ...]
+    smallest: float
+
+    @property
+    def exit_code(self) -> int:
+        """0 exact, 1 biased, 3 not enough evidence."""
+        return {"exact": 0, "biased": 1}.get(self.verdict, 3)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain lists, numbers and strings."""
+        found: dict[str, Any] = shown(asdict(self))
+        return found
+
+
+def judge_on_off(evidence: OnOffEvidence) -> OnOffVerdict:
+    """Compute a verdict; a pure function of the evidence.
+
+    Parameters
+    ----------
+    evidence : OnOffEvidence
+        Counts and plan.
+
+    Returns
+    -------
+    OnOffVerdict
+        It speaks of the two decoders only: a fault that both share does not show.
+    """
+    plan = evidence.plan
+    level = plan.alpha / len(evidence.prompts)
+    samples = max(plan.calibration_samples, int(np.ceil(6 / level)))
+    rows = [
+        (np.array(p.on, dtype=np.int64), np.array(p.off, dtype=np.int64)) for p in evidence.prompts
+    ]
+    tests = tuple(
+        two_sample_counts(on, off, num_samples=samples, seed=plan.seed) for on, off in rows
+    )
+    p_value = min(1.0, len(tests) * min(test.p_value for test in tests))
+    smallest = max(_smallest(on, off, level, plan) for on, off in rows)
+    if p_value <= plan.alpha:
+        verdict, reason = (
+            "biased",
+            (f"on and off differ: p = {p_value:.2g}, at most {plan.alpha:g} was allowed"),
+        )
+    elif smallest > plan.tv:
+        verdict, reason = (
+            "not enough evidence",
+            (
+                f"only a difference of TV {smallest:.3g} or more would have been seen, "
+                f"{plan.tv:g} was asked for"
+            ),
+        )
+    else:
+        verdict, reason = (
+            "exact",
+            (
+                f"p = {p_value:.2g}; a difference of TV {smallest:.3g} would have been seen with "
+                f"probability {plan.power:g}"
+            ),
+        )
+    return OnOffVerdict(verdict, reason, plan.alpha, p_value, tests, smallest)
+
+
+def _smallest(on: NDArray[np.int64], off: NDArray[np.int64], level: float, plan: Plan) -> float:
+    """Return the smallest shift of the pooled law that the test sees; 1 where it sees none."""
+    pooled = (on + off) / (on.sum() + off.sum())
+    n, m = int(on.sum()), int(off.sum())
+    rng = seed_of(plan.seed, "on-off", on.tobytes(), off.tobytes())
+    null = _tv_and_g(rng.multinomial(n, pooled, 4000), rng.multinomial(m, pooled, 4000))
+    # Half of the level for each statistic: a little less power than the min-p test has.
+    bars = [_quantile(values, 1 - level / 2) for values in null]
+
+    def power(tv: float) -> float:
+        hits = []
+        for _ in range(_DIRECTIONS):
+            moved = half_mass_shift(pooled, tv, rng)
+            if moved is None:
+                continue
+            found = _tv_and_g(
+                rng.multinomial(n, moved / moved.sum(), _REPEATS),
+                rng.multinomial(m, pooled, _REPEATS),
+            )
+            hits.append(float(((found[0] >= bars[0]) | (found[1] >= bars[1])).mean()))
+        return min(hits, default=0.0)
+
+    low, high = 0.0, 0.35
+    if power(high) < plan.power:
+        return 1.0
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if power(middle) >= plan.power else (middle, high)
+    return high
+
+
+def _quantile(values: NDArray[np.float64], share: float) -> float:
+    """Return an upper quantile; past the samples it goes on as the last tenth falls off."""
+    body = float(np.quantile(values, 0.9))
+    tail = float(np.mean(values[values > body]) - body) if (values > body).any() else 0.0
+    beyond = body + tail * np.log(0.1 / (1 - share))
+    return max(float(np.quantile(values, share)), float(beyond))
+
+
+def _tv_and_g(
+    left: NDArray[np.int64], right: NDArray[np.int64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    n, m = left.sum(axis=1)[:, None], right.sum(axis=1)[:, None]
+    both = left + right
+    tv = np.abs(left / n - right / m).sum(axis=1) / 2
+    g = 2 * (xlogy(left, left) + xlogy(right, right) - xlogy(both, both)).sum(axis=1)
+    g += 2 * (xlogy(n + m, n + m) - xlogy(n, n) - xlogy(m, m))[:, 0]
+    return tv, g
+
+
+def load_on_off(path: Path) -> tuple[OnOffEvidence, dict[str, Any]] | None:
+    """Read a stored comparison; None where the file holds another kind of certificate.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+
+    Returns
+    -------
+    tuple of (OnOffEvidence, dict), optional
+        Evidence and stored verdict.
+    """
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    if not isinstance(stored, dict) or stored.get("schema") != SCHEMA:
+        return None
+    return OnOffEvidence.from_json(stored.get("evidence", {})), dict(stored.get("verdict", {}))

@@ -1,0 +1,180 @@
+"""A verdict in words: the same facts for a terminal and for a page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from draftproof.audit.acceptance import AcceptanceAudit
+from draftproof.audit.evidence_file import Evidence, PromptEvidence
+from draftproof.audit.subjects.on_off import OnOffEvidence, OnOffVerdict
+from draftproof.audit.verdict import Verdict
+
+__all__ = ["Fact", "facts_of", "facts_of_on_off"]
+
+#: What it is, and what was found.
+Fact = tuple[str, str]
+#: Prompts whose estimates are listed.
+_SHOWN_PROMPTS = 20
+
+
+def facts_of(evidence: Evidence, verdict: Verdict) -> list[Fact]:
+    """Return what a verdict says, most important first.
+
+    Parameters
+    ----------
+    evidence : Evidence
+        What was counted.
+    verdict : Verdict
+        Its verdict.
+
+    Returns
+    -------
+    list of (str, str)
+        Labels and sentences; the labels may repeat.
+    """
+    plan = evidence.plan
+    draws = sum(prompt.counts.num_draws for prompt in evidence.prompts)
+    outcomes = sum(len(prompt.law) for prompt in evidence.prompts)
+    facts = [
+        ("verdict", f"{verdict.verdict}: {verdict.reason}"),
+        ("subject", evidence.subject),
+        ("evidence", f"{draws} draws, {len(evidence.prompts)} prompts, {outcomes} outcomes"),
+        ("false alarms", f"an exact decoder is called biased with probability {verdict.alpha:g}"),
+        ("sensitivity", _sensitivity(evidence, verdict)),
+    ]
+    pairs = list(zip(evidence.prompts, verdict.estimates, verdict.tests, strict=True))
+    for prompt, estimate, test in pairs[:_SHOWN_PROMPTS]:
+        bias = f"TV {estimate.value:.4g} in [{estimate.low:.4g}, {estimate.high:.4g}]"
+        stray = f", {test.num_impossible} impossible draws" if test.num_impossible else ""
+        at = f"{estimate.confidence:.0%} interval, p = {test.p_value:.3g}{stray}"
+        facts.append(("bias", f"{prompt.name!r}: {bias} ({at})"))
+    if len(pairs) > _SHOWN_PROMPTS:
+        facts.append(("bias", f"and {len(pairs) - _SHOWN_PROMPTS} prompts more, see the JSON"))
+    facts.append(("speculation", _speculation(verdict.acceptance, evidence.prompts)))
+    facts += [("finding", finding) for finding in verdict.findings]
+    facts += _where(evidence.prompts, verdict)
+    facts += _why(verdict)
+    facts.append(("plan", f"TV {plan.tv:g} to be seen with probability {plan.power:g}"))
+    facts += [(name, text) for name, text in sorted(evidence.notes.items())]
+    return facts
+
+
+def _sensitivity(evidence: Evidence, verdict: Verdict) -> str:
+    power = evidence.plan.power
+    text = (
+        f"a bias of TV >= {verdict.smallest_shared:.3g} would have been seen with "
+        f"probability {power:g}"
+    )
+    if len(evidence.prompts) > 1:
+        text += f" on all prompts, of TV >= {verdict.smallest_single:.3g} on one alone"
+    return text
+
+
+def _speculation(acceptance: AcceptanceAudit | None, prompts: Sequence[PromptEvidence]) -> str:
+    if acceptance is None:
+        return "the subject does not report its rounds; whether it speculated is not known"
+    if not acceptance.num_drafted:
+        return f"none in {acceptance.num_rounds} rounds"
+    accepted = sum(sum(p.rounds.accepted) for p in prompts if p.rounds is not None)
+    text = (
+        f"{accepted} of {acceptance.num_drafted} drafts accepted in "
+        f"{acceptance.num_drafting_rounds} drafting rounds, "
+        f"{acceptance.tokens_per_pass:.3f} tokens per drafting pass"
+    )
+    if not math.isnan(acceptance.promised):
+        text += (
+            f"; {acceptance.accepted_per_round:.3f} kept per round, the rule promises "
+            f"{acceptance.promised:.3f}"
+        )
+    if not math.isnan(acceptance.ceiling):
+        text += f", the most of any exact rule is {acceptance.ceiling:.3f}"
+    return text
+
+
+def _where(prompts: Sequence[PromptEvidence], verdict: Verdict) -> list[Fact]:
+    facts = []
+    worst = prompts[verdict.combined.worst].name
+    for node in verdict.worst_nodes:
+        tokens = sorted(
+            node.expected, key=lambda t: -abs(node.observed.get(t, 0) - node.expected[t])
+        )
+        seen = ", ".join(
+            f"token {t} seen {node.observed.get(t, 0.0):.4f}, expected {node.expected[t]:.4f}"
+            for t in tokens[:3]
+        )
+        stray = [t for t in node.observed if t not in node.expected]
+        if stray:
+            seen += f"; impossible tokens {stray[:5]}"
+        facts.append(
+            (
+                "where",
+                f"{worst!r} after {list(node.prefix)}: {seen} "
+                f"(adjusted p = {node.adjusted:.2g}, {node.num_draws} draws)",
+            )
+        )
+    return facts
+
+
+def _why(verdict: Verdict) -> list[Fact]:
+    found = verdict.diagnosis
+    if found is None:
+        if verdict.verdict != "biased":
+            return []
+        return [("diagnosis", "not possible: the drafter's law is not known")]
+    if found.name == "unlisted":
+        text = f"no fault of the catalogue fits; the nearest is {found.best!r}"
+    else:
+        text = repr(found.name)
+        if found.parameter:
+            text += f" with {found.parameter} {found.value:.3g}"
+    text += f" (fit p = {found.fit_p_value:.2g}"
+    if found.runner_up:
+        text += f"; next {found.runner_up!r}, log likelihood ratio {found.log_ratio:.3g}"
+    text += ")"
+    if found.same_law:
+        text += f"; the same law here: {', '.join(map(repr, found.same_law))}"
+    return [("diagnosis", text)]
+
+
+def facts_of_on_off(evidence: OnOffEvidence, verdict: OnOffVerdict) -> list[Fact]:
+    """Return what a comparison says, most important first.
+
+    Parameters
+    ----------
+    evidence : OnOffEvidence
+        What was counted.
+    verdict : OnOffVerdict
+        Its verdict.
+
+    Returns
+    -------
+    list of (str, str)
+        Labels and sentences; the labels may repeat.
+    """
+    facts = [
+        ("verdict", f"{verdict.verdict}: {verdict.reason}"),
+        ("subject", evidence.subject),
+        ("evidence", "speculation on against off; a fault that both share does not show"),
+        ("false alarms", f"equal laws are called different with probability {verdict.alpha:g}"),
+        (
+            "sensitivity",
+            f"a difference of TV >= {verdict.smallest:.3g} would have been seen with "
+            f"probability {evidence.plan.power:g}",
+        ),
+    ]
+    for prompt, test in zip(evidence.prompts, verdict.tests, strict=True):
+        facts.append(
+            (
+                "difference",
+                f"{prompt.name!r}: empirical TV {test.tv:.4g}, p = {test.p_value:.3g}, "
+                f"{test.num_first} draws on, {test.num_second} off, {test.num_outcomes} texts",
+            )
+        )
+    facts.append(
+        (
+            "speculation",
+            "a black box does not report its rounds; whether it speculated is not known",
+        )
+    )
+    return facts + [(name, text) for name, text in sorted(evidence.notes.items())]

@@ -1,0 +1,127 @@
+"""``draftproof audit``: is this decoder exact, how sure is that, and if not, why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from draftproof.cli import audit_engine, audit_http, audit_python, audit_transformers
+from draftproof.cli.audit_finish import show_facts
+from draftproof.cli.audit_options import Json, Quiet
+from draftproof.cli.context import CliContext, Notes, write_data
+from draftproof.cli.documents import json_line
+
+__all__ = ["app", "show"]
+
+app = typer.Typer(
+    help=(
+        "Is a decoder exact, how sure is that, and if not, why. "
+        "Exit codes: 0 exact, 1 biased, 3 not enough evidence, 2 wrong usage."
+    ),
+    invoke_without_command=True,
+)
+app.command("engine")(audit_engine.engine)
+app.command("python")(audit_python.python)
+app.command("transformers")(audit_transformers.transformers)
+app.command("http")(audit_http.http)
+
+
+@app.callback()
+def _root(
+    ctx: typer.Context,
+    self_test: Annotated[
+        bool, typer.Option("--self-test", help="Audit every fault of the catalogue.")
+    ] = False,
+    draws: Annotated[
+        int, typer.Option("--draws", help="With --self-test: draws of one audit.")
+    ] = 20_000,
+    repeats: Annotated[
+        int, typer.Option("--repeats", help="With --self-test: audits of each fault.")
+    ] = 5,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="With --self-test: no search for the draws needed.")
+    ] = False,
+) -> None:
+    if self_test and ctx.invoked_subcommand is None:
+        _score(ctx.obj, draws, repeats, needs_draws=not quick)
+    elif self_test:
+        raise typer.BadParameter(f"--self-test runs alone, not with {ctx.invoked_subcommand}")
+    elif ctx.invoked_subcommand is None:
+        print(ctx.get_help())
+        raise typer.Exit
+
+
+def _score(context: CliContext, draws: int, repeats: int, *, needs_draws: bool) -> None:
+    """Print the auditor's own score; fail where a fault is missed or misnamed too often."""
+    from draftproof.audit import self_test
+
+    console = context.stdout_console()
+    missed = []
+    named, total = 0.0, 0
+    for score in self_test(num_draws=draws, repeats=repeats, needs_draws=needs_draws):
+        in_law = score.tv > 1e-9
+        expected = 1.0 if in_law else 0.0
+        if score.alarms != expected:
+            missed.append(score.name)
+        if in_law:
+            total += 1
+            named += score.diagnosed
+        needed = "" if score.draws is None else f", {score.draws} draws needed"
+        length = (
+            f", {score.tokens_per_pass:.3f} tokens per pass of {score.tokens_promised:.3f}"
+            if score.shows == "length"
+            else ""
+        )
+        line = (
+            f"{score.name}: TV {score.tv:.4f}{needed}, alarms {score.alarms:.0%}, "
+            f"named {score.diagnosed:.0%}{length}"
+        )
+        console.print(line, markup=False, soft_wrap=True)
+    share = named / total if total else 0.0
+    line = (
+        f"{total} faults of the law, named {share:.1%}; wrong alarms: {', '.join(missed) or 'none'}"
+    )
+    console.print(line, markup=False, soft_wrap=True)
+    raise typer.Exit(1 if missed or share < 0.95 else 0)
+
+
+@app.command("show")
+def show(
+    ctx: typer.Context,
+    certificate: Annotated[Path, typer.Argument(metavar="CERT.json", help="A certificate.")],
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Recompute every statistic of a certificate from its counts.
+
+    Exits with the code of the verdict that follows from the counts, and with 1 where the
+    stored one does not follow.
+    """
+    from draftproof.audit import Certificate, recompute
+    from draftproof.audit.subjects import facts_of, facts_of_on_off, judge_on_off
+    from draftproof.audit.subjects.on_off import load_on_off
+
+    context: CliContext = ctx.obj
+    notes = Notes(quiet=quiet)
+    pair = load_on_off(certificate)
+    if pair is not None:
+        held, stored = pair
+        on_off = judge_on_off(held)
+        again, code, facts = on_off.to_json(), on_off.exit_code, facts_of_on_off(held, on_off)
+        differences = tuple(k for k in sorted({*again, *stored}) if again.get(k) != stored.get(k))
+    else:
+        found = Certificate.load(certificate)
+        verdict, differences = recompute(found)
+        again, code = verdict.to_json(), verdict.exit_code
+        facts = facts_of(found.evidence, verdict)
+    if as_json:
+        write_data(json_line({"verdict": again, "differences": list(differences)}))
+    else:
+        show_facts(context, facts)
+    if differences:
+        notes.say(f"{certificate}: does not follow from the counts: {', '.join(differences)}")
+        raise typer.Exit(1)
+    notes.say("every stored statistic follows from the counts")
+    raise typer.Exit(code)

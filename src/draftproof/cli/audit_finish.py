@@ -1,0 +1,156 @@
+"""The end of every audit: judge, show, write, exit."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from draftproof.cli.context import CliContext, Notes, write_data
+from draftproof.cli.documents import json_line
+
+if TYPE_CHECKING:
+    from draftproof.audit import Evidence
+    from draftproof.audit.subjects import OnOffEvidence
+
+__all__ = ["Outputs", "finish", "finish_on_off", "show_facts", "versions"]
+
+_COLOURS = {"exact": "bold green", "biased": "bold red"}
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """Where a result goes.
+
+    Parameters
+    ----------
+    as_json : bool
+        The certificate on stdout.
+    html : Path, optional
+        A page.
+    save : Path, optional
+        The certificate as a file.
+    notes : Notes
+        Remarks on stderr.
+    """
+
+    as_json: bool
+    html: Path | None
+    save: Path | None
+    notes: Notes
+
+
+def versions(*packages: str) -> str:
+    """Return the versions of what took part.
+
+    Parameters
+    ----------
+    *packages : str
+        Names of packages.
+
+    Returns
+    -------
+    str
+        Such as ``"python 3.11.7, numpy 2.1"``; what is not installed is left out.
+    """
+    found = [f"python {platform.python_version()}"]
+    for name in ("draftproof", "numpy", *packages):
+        try:
+            found.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            continue
+    return ", ".join(found)
+
+
+def finish(context: CliContext, evidence: Evidence, outputs: Outputs) -> None:
+    """Judge some evidence, show the verdict and exit with its code.
+
+    Parameters
+    ----------
+    context : CliContext
+        The terminal.
+    evidence : Evidence
+        Laws, counts and plan.
+    outputs : Outputs
+        Where the result goes.
+
+    Raises
+    ------
+    typer.Exit
+        Always: 0 exact, 1 biased, 3 not enough evidence.
+    """
+    from draftproof.audit import Certificate, judge
+    from draftproof.audit.subjects import facts_of
+
+    verdict = judge(evidence)
+    stored = Certificate(evidence, verdict.to_json()).to_json()
+    _deliver(context, stored, facts_of(evidence, verdict), outputs)
+    raise typer.Exit(verdict.exit_code)
+
+
+def finish_on_off(context: CliContext, evidence: OnOffEvidence, outputs: Outputs) -> None:
+    """Judge a comparison; see `finish`.
+
+    Parameters
+    ----------
+    context : CliContext
+        The terminal.
+    evidence : OnOffEvidence
+        Counts and plan.
+    outputs : Outputs
+        Where the result goes.
+
+    Raises
+    ------
+    typer.Exit
+        Always: 0 exact, 1 biased, 3 not enough evidence.
+    """
+    from draftproof.audit.subjects import facts_of_on_off, judge_on_off
+    from draftproof.audit.subjects.on_off import SCHEMA
+
+    verdict = judge_on_off(evidence)
+    stored = {"schema": SCHEMA, "evidence": evidence.to_json(), "verdict": verdict.to_json()}
+    _deliver(context, stored, facts_of_on_off(evidence, verdict), outputs)
+    raise typer.Exit(verdict.exit_code)
+
+
+def _deliver(
+    context: CliContext, stored: dict[str, Any], facts: list[tuple[str, str]], outputs: Outputs
+) -> None:
+    from draftproof.audit.subjects import certificate_page
+
+    text = json_line(stored)
+    if outputs.save is not None:
+        outputs.save.write_text(text, encoding="utf-8")
+        outputs.notes.say(f"wrote {outputs.save}")
+    if outputs.html is not None:
+        title = f"Exactness of {stored['evidence']['subject']}"
+        outputs.html.write_text(certificate_page(facts, stored, title), encoding="utf-8")
+        outputs.notes.say(f"wrote {outputs.html}")
+    if outputs.as_json:
+        write_data(text)
+    else:
+        show_facts(context, facts)
+
+
+def show_facts(context: CliContext, facts: Sequence[tuple[str, str]]) -> None:
+    """Print what a verdict says.
+
+    Parameters
+    ----------
+    context : CliContext
+        The terminal.
+    facts : sequence of (str, str)
+        Labels and sentences; the verdict first.
+    """
+    console = context.stdout_console()
+    for label, text in facts:
+        style = None
+        if label == "verdict":
+            style = _COLOURS.get(text.partition(":")[0], "bold yellow")
+        console.print(f"{label}: {text}", style=style, markup=False, soft_wrap=True)

@@ -1,0 +1,232 @@
+"""``draftproof audit http``: any server that answers OpenAI's completions."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from draftproof.cli import audit_options as a
+from draftproof.cli import options as o
+from draftproof.cli import values as v
+from draftproof.cli.audit_finish import Outputs, finish, finish_on_off, versions
+from draftproof.cli.context import CliContext, Notes
+from draftproof.errors import ConfigError
+
+if TYPE_CHECKING:
+    from draftproof.audit import Evidence
+    from draftproof.audit.subjects import OnOffEvidence, Policy
+    from draftproof.audit.subjects.http_completions import HttpCompletions
+
+__all__ = ["http"]
+
+SERVER = "Server"
+#: Draws of a sample where nobody says: the outcomes are not known beforehand.
+_SAMPLE = 4000
+
+
+class Order(StrEnum):
+    """In which order a server applies its filters."""
+
+    DEFAULT = "default"
+    LLAMA_CPP = "llama.cpp"
+
+
+def http(
+    ctx: typer.Context,
+    url: Annotated[str, typer.Argument(metavar="URL", help="Such as http://localhost:8000.")],
+    name: Annotated[
+        str, typer.Option("--model", help="The model's name at the server.", rich_help_panel=SERVER)
+    ],
+    reference: Annotated[
+        str,
+        typer.Option(
+            "--reference",
+            metavar="MODEL|none",
+            help="A local copy of the model; none compares speculation on and off.",
+        ),
+    ],
+    off_url: Annotated[
+        str | None,
+        typer.Option(
+            "--off-url",
+            metavar="URL2",
+            help="The same model without speculation, for --reference none.",
+            rich_help_panel=SERVER,
+        ),
+    ] = None,
+    body: Annotated[
+        str | None,
+        typer.Option(
+            "--body", metavar="JSON", help="Fields of every request.", rich_help_panel=SERVER
+        ),
+    ] = None,
+    off_body: Annotated[
+        str | None,
+        typer.Option(
+            "--off-body",
+            metavar="JSON",
+            help="Fields that turn speculation off, for --reference none.",
+            rich_help_panel=SERVER,
+        ),
+    ] = None,
+    order: Annotated[
+        Order,
+        typer.Option("--filter-order", help="The server's filters.", rich_help_panel=SERVER),
+    ] = Order.DEFAULT,
+    no_seed: Annotated[
+        bool, typer.Option("--no-seed", help="Send no seeds.", rich_help_panel=SERVER)
+    ] = False,
+    connections: Annotated[
+        int, typer.Option("--connections", help="Requests in flight.", rich_help_panel=SERVER)
+    ] = 8,
+    precision: o.PrecisionOf = o.Precision.INT8,
+    prompt: a.PromptText = None,
+    prompt_ids: a.PromptIds = None,
+    prompts: a.PromptsFile = None,
+    horizon: a.Horizon = 3,
+    temperature: a.Temperature = 1.0,
+    top_k: a.TopK = 3,
+    top_p: a.TopP = 1.0,
+    min_p: a.MinP = 0.0,
+    repetition_penalty: a.RepetitionPenalty = 1.0,
+    presence_penalty: a.PresencePenalty = 0.0,
+    frequency_penalty: a.FrequencyPenalty = 0.0,
+    draws: a.Draws = None,
+    tv: a.Tv = 0.1,
+    alpha: a.Alpha = 1e-3,
+    power: a.PowerOf = 0.99,
+    calibration_samples: a.Calibration = 20_000,
+    seed: a.Seed = None,
+    as_json: a.Json = False,
+    html: a.Html = None,
+    save: a.Save = None,
+    quiet: a.Quiet = False,
+) -> None:
+    """Audit a server as a black box, by the texts it returns."""
+    from draftproof.audit.subjects.http_completions import (
+        FILTER_ORDERS,
+        HttpCompletions,
+        Spelling,
+    )
+
+    context: CliContext = ctx.obj
+    outputs = Outputs(as_json, html, save, Notes(quiet=quiet))
+    size = a.AuditSize(draws, tv, alpha, power, calibration_samples, seed)
+    size.plan()
+    policy = a.policy_of(
+        horizon,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        repetition_penalty=repetition_penalty,
+        presence_penalty=presence_penalty,
+        frequency_penalty=frequency_penalty,
+        order=FILTER_ORDERS[order.value],
+    )
+    extra = {} if body is None else v.json_object(body, "--body")
+    on = HttpCompletions(url, Spelling(name, extra, not no_seed), connections=connections)
+    named = (prompt, prompt_ids, prompts)
+    if reference != "none":
+        if off_url is not None or off_body is not None:
+            raise ConfigError("--off-url and --off-body are for --reference none")
+        finish(
+            context,
+            _against_law(
+                context, outputs, size, on, policy, reference, precision.value, named, url
+            ),
+            outputs,
+        )
+    if off_url is None and off_body is None:
+        raise ConfigError("--reference none: expected --off-url or --off-body beside it")
+    switched = extra | ({} if off_body is None else v.json_object(off_body, "--off-body"))
+    off = HttpCompletions(
+        off_url or url, Spelling(name, switched, not no_seed), connections=connections
+    )
+    finish_on_off(context, _on_off(outputs, size, on, off, policy, named, url), outputs)
+
+
+def _against_law(
+    context: CliContext,
+    outputs: Outputs,
+    size: a.AuditSize,
+    server: HttpCompletions,
+    policy: Policy,
+    reference: str,
+    precision: str,
+    named: tuple[Any, Any, Any],
+    url: str,
+) -> Evidence:
+    """Draw texts and count them against the law of a local copy."""
+    from draftproof.audit import Evidence, PromptEvidence
+    from draftproof.audit.subjects.http_completions import text_law
+    from draftproof.evidence import count_draws, enumerate_law
+
+    outputs.notes.say(f"loading {reference}")
+    with context.load(
+        reference,
+        speculative_config=None,
+        precision=precision,
+        cache_dir=context.cache_dir,
+        progress=outputs.notes.say,
+    ) as engine:
+        core, tokenizer = engine.core, engine.tokenizer
+        asked = a.prompts_of(*named, tokenizer)
+        laws = [
+            text_law(
+                enumerate_law(
+                    core.target,
+                    p.ids,
+                    policy.params,
+                    policy.horizon,
+                    eos_token_ids=core.eos_token_ids,
+                ),
+                tokenizer.decode,
+            )
+            for p in asked
+        ]
+    num, first = size.draws_for(max(len(each.law) for each in laws)), size.first_seed()
+    outputs.notes.say(f"{num} requests for each of {len(asked)} prompts")
+    parts, notes = [], {}
+    for index, (p, each) in enumerate(zip(asked, laws, strict=True)):
+        what = p.ids if p.text is None else p.text
+        drawn = each.outcomes(server.texts(what, policy, num, first + index * num))
+        slots = tuple(-1 if (s := each.law.slot(o)) is None else s for o in drawn[:5000])
+        counts = count_draws(each.law, drawn)
+        parts.append(PromptEvidence(p.name, each.law, counts, serial=slots))
+        notes[f"texts of {p.name!r}"] = repr(list(each.texts))
+    return Evidence(
+        f"the server at {url}",
+        size.plan(),
+        tuple(parts),
+        notes=notes | {"seeds": f"from {first}", "reference": reference, "versions": versions()},
+    )
+
+
+def _on_off(
+    outputs: Outputs,
+    size: a.AuditSize,
+    on: HttpCompletions,
+    off: HttpCompletions,
+    policy: Policy,
+    named: tuple[Any, Any, Any],
+    url: str,
+) -> OnOffEvidence:
+    from draftproof.audit.subjects import OnOffEvidence, TextCounts
+
+    asked = a.prompts_of(*named, None)
+    num = _SAMPLE if size.draws is None else size.draws_for(2)
+    first = size.first_seed()
+    outputs.notes.say(f"{2 * num} requests for each of {len(asked)} prompts")
+    parts = []
+    for index, p in enumerate(asked):
+        what = p.ids if p.text is None else p.text
+        begin = first + 2 * index * num
+        with_drafts = on.texts(what, policy, num, begin)
+        # Other seeds: a decoder whose text depends on the seed alone must not look exact.
+        without = off.texts(what, policy, num, begin + num)
+        parts.append(TextCounts.of(p.name, with_drafts, without))
+    notes = {"seeds": f"from {first}", "versions": versions()}
+    return OnOffEvidence(f"the server at {url}", size.plan(), tuple(parts), notes)

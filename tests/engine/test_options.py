@@ -69,7 +69,8 @@ OPPOSITES = {
 }
 #: Options that say how to speculate: none of them may change the text.
 OF_SPECULATION = {
-    "num_speculative_tokens", "proposer", "rule", "request_id", "prediction", "tenant",
+    "num_speculative_tokens", "max_speculative_tokens", "proposer", "rule", "request_id",
+    "prediction", "tenant",
 }  # fmt: skip
 
 
@@ -97,8 +98,8 @@ def generate(make, **options):
 def test_the_matrix_covers_every_option():
     options = set(inspect.signature(Engine.request).parameters) - {"self", "prompt"}
     assert options == set(OPPOSITES) | OF_SPECULATION
-    covered = options | {"prompt_ids", "params", "kappa", "eos_token_ids", "order", "stages"}
-    covered.add("stages_under_a_mask")
+    covered = options | {"prompt_ids", "params", "kappa", "max_kappa", "eos_token_ids"}
+    covered |= {"order", "stages", "stages_under_a_mask"}
     for kind in (GenerateRequest, SamplingParams):
         assert {field.name for field in fields(kind)} <= covered
 

@@ -14,29 +14,21 @@ from dataclasses import replace
 from itertools import count
 
 from draftproof.core.constraint import Constraint, ConstraintFactory
+from draftproof.core.kappa_policy import KappaPolicy
 from draftproof.core.protocols import ModelBackend, Proposer, Tokenizer
 from draftproof.core.rng import CoinSource, fresh_seed, seed_beside
 from draftproof.core.stats import SpecDecodeStats
-from draftproof.engine.deterministic import (
-    MAX_ROW_TOKENS,
-    deterministic_limits,
-    require_bit_identity,
-)
+from draftproof.engine.admission import check_speculation, check_vocabulary
+from draftproof.engine.deterministic import deterministic_limits, require_bit_identity
 from draftproof.engine.exactness import SEED_IDENTICAL_RULES, exactness_label
+from draftproof.engine.lengths import DraftLengths
 from draftproof.engine.request import GenerateRequest, GenerateResult, StepOutput
 from draftproof.engine.scheduler import Scheduler, SchedulerConfig
 from draftproof.engine.session import Session
 from draftproof.engine.step import Clock, failure, run_step
 from draftproof.engine.stopping import Stopper
 from draftproof.errors import ConfigError, PromptError, RequestAbortedError
-from draftproof.verify import (
-    RULES,
-    AllowLossy,
-    Executor,
-    NumpyExecutor,
-    SyntheticAcceptance,
-    refuse_lossy,
-)
+from draftproof.verify import AllowLossy, Executor, NumpyExecutor, SyntheticAcceptance
 
 __all__ = ["EngineCore"]
 
@@ -54,6 +46,11 @@ class EngineCore:
         Drafters a request may name; the first is the default.
     kappa : int, default 0
         Most drafts per round for requests that do not say.
+    kappa_policy : KappaPolicy, optional
+        Chooses how far the requests that do not say draft in each round, up to
+        ``kappa``, and with which drafter.
+    policy_note : str, default ""
+        What to tell about the policy in the notes of each request that follows it.
     rule : str or AllowLossy, optional
         Verification rule for requests that do not say. None takes the best exact
         rule for each draft.
@@ -88,6 +85,8 @@ class EngineCore:
         tokenizer: Tokenizer | None = None,
         proposers: Sequence[Proposer] = (),
         kappa: int = 0,
+        kappa_policy: KappaPolicy | None = None,
+        policy_note: str = "",
         rule: str | AllowLossy | None = None,
         allow_lossy: bool = False,
         constraints: ConstraintFactory | None = None,
@@ -110,6 +109,8 @@ class EngineCore:
             eos_token_ids = tokenizer.eos_token_ids if tokenizer is not None else frozenset()
         self.eos_token_ids = eos_token_ids
         self._kappa = kappa
+        self._lengths = None if kappa_policy is None else DraftLengths(kappa_policy, self.clock)
+        self._policy_note = policy_note
         self._rule = rule
         self._allow_lossy = allow_lossy
         self._constraints = constraints
@@ -119,10 +120,10 @@ class EngineCore:
         limits = scheduler or SchedulerConfig()
         if deterministic:
             limits = deterministic_limits(limits, target.info.page_size)
-        self._scheduler = Scheduler(target, limits)
+        self._scheduler = Scheduler(target, limits, self._lengths)
         self._arrivals = count()
         # What submit and abort leave for the thread that steps.
-        self._registration = threading.Lock()
+        self._registration = threading.RLock()
         self._inbox: deque[Session] = deque()
         self._to_abort: deque[Session] = deque()
         self._sessions: dict[str, Session] = {}
@@ -169,8 +170,8 @@ class EngineCore:
                 f"the prompt has {len(request.prompt_ids)} tokens; the context of "
                 f"{info.name} is {info.context_length} and one must stay free"
             )
-        _check_vocabulary(request, info.vocab_size)
-        kappa = self._kappa if request.kappa is None else request.kappa
+        check_vocabulary(request, info.vocab_size)
+        kappa = self._most(request)
         proposer = request.proposer or self.default_proposer
         rule = request.rule or self._rule
         self._check_speculation(kappa, proposer, rule)
@@ -182,6 +183,7 @@ class EngineCore:
             ends |= frozenset() if request.ignore_eos else self.eos_token_ids
             params = replace(params, eos_token_ids=params.eos_token_ids | ends)
         named_in_vain = request.proposer is not None and request.kappa is None and not kappa
+        choosable = self._choosable(request, kappa)
         request = replace(
             request,
             request_id=request.request_id or self._made_up_id(arrival),
@@ -191,19 +193,24 @@ class EngineCore:
         )
         limit = min(len(request.prompt_ids) + request.max_tokens, info.context_length)
         seed = fresh_seed() if request.seed is None else request.seed
-        session = Session(
-            request,
-            seed=seed,
-            coins=self._coin_source(_seed_of_coins(request, seed, kappa), request.stream),
-            arrival=arrival,
-            stopper=Stopper(request, self.tokenizer, self.eos_token_ids, limit),
-            kappa=kappa,
-            max_total_tokens=limit,
-            constraint=constraint,
-        )
-        if named_in_vain:
-            session.add_note(f"drafter {proposer} is not used: num_speculative_tokens is 0")
-        self._register(session)
+        # One lock from the choice of coins on: nothing may be forgotten in between.
+        with self._registration:
+            session = Session(
+                request,
+                seed=seed,
+                coins=self._coins(request, seed, kappa, is_chosen=bool(choosable)),
+                arrival=arrival,
+                stopper=Stopper(request, self.tokenizer, self.eos_token_ids, limit),
+                kappa=kappa,
+                max_total_tokens=limit,
+                constraint=constraint,
+                choosable=choosable,
+            )
+            if named_in_vain:
+                session.add_note(f"drafter {proposer} is not used: num_speculative_tokens is 0")
+            if choosable and self._policy_note:
+                session.add_note(self._policy_note)
+            self._register(session)
         return request.request_id
 
     def abort(self, request_id: str) -> None:
@@ -267,6 +274,8 @@ class EngineCore:
         if output.record is not None:
             result.records.append(output.record)
             self.stats.add(output.record)
+            if self._lengths is not None:
+                self._lengths.observe(self._sessions[output.request_id], output.record)
         if output.finish_reason is None:
             return output
         result.finish_reason = output.finish_reason
@@ -279,10 +288,33 @@ class EngineCore:
                 proposer.release(output.request_id)
             except Exception as error:  # noqa: BLE001  a drafter may fail; the result stands
                 session.add_note(f"drafter {name} failed to release the request: {error!r}")
+        if self._lengths is not None:
+            with self._registration:
+                self._lengths.release(session, is_last=not self._sessions)
         session.close_notes()
         if session.request.rule is None:
             result.rule = "+".join(sorted(session.rules)) or "none"
         return replace(output, result=self._results.pop(output.request_id))
+
+    def _most(self, request: GenerateRequest) -> int:
+        """Return the most drafts of a request: its number, else the engine's, within its limit."""
+        kappa = self._kappa if request.kappa is None else request.kappa
+        return kappa if request.max_kappa is None else min(kappa, request.max_kappa)
+
+    def _choosable(self, request: GenerateRequest, kappa: int) -> tuple[str, ...]:
+        """Return the drafters a policy chooses among; none where the request says how far."""
+        if self._lengths is None or request.kappa is not None or not kappa:
+            return ()
+        return tuple(self.proposers) if request.proposer is None else (request.proposer,)
+
+    def _coins(
+        self, request: GenerateRequest, seed: int, kappa: int, *, is_chosen: bool
+    ) -> CoinSource:
+        """Return the coins of a request; see `DraftLengths.own_seed` for those of a policy."""
+        own = _seed_of_coins(request, seed, kappa)
+        if self._lengths is not None and is_chosen and request.rule not in SEED_IDENTICAL_RULES:
+            own = self._lengths.own_seed(own, request.stream)
+        return self._coin_source(own, request.stream)
 
     def _made_up_id(self, number: int) -> str:
         """Return an id that no running request has taken."""
@@ -332,26 +364,15 @@ class EngineCore:
         return self._constraints(request.grammar)
 
     def _check_speculation(self, kappa: int, proposer: str, rule: str | AllowLossy | None) -> None:
-        if kappa < 0:
-            raise ConfigError(f"num_speculative_tokens is {kappa}; expected 0 or more")
-        if self._deterministic and kappa >= MAX_ROW_TOKENS:
-            raise ConfigError(
-                f"num_speculative_tokens is {kappa}; the deterministic mode allows at most "
-                f"{MAX_ROW_TOKENS - 1}"
-            )
-        if isinstance(rule, AllowLossy):
-            if not self._allow_lossy:
-                refuse_lossy(rule, self.target.info.vocab_size)
-        elif rule is not None and rule not in RULES:
-            raise ConfigError(f"rule {rule!r} is unknown; expected one of {', '.join(RULES)}")
-        if proposer not in self.proposers and (kappa or proposer != "none"):
-            known = ", ".join(self.proposers) or "none is configured"
-            raise ConfigError(f"drafter {proposer!r} is unknown; configured: {known}")
-        if kappa and not self.target.info.rewindable:
-            raise ConfigError(
-                f"{self.target.info.name} cannot rewind its state, so drafts that are rejected "
-                f"could not be taken back; expected num_speculative_tokens=0, got {kappa}"
-            )
+        check_speculation(
+            kappa,
+            proposer,
+            rule,
+            target=self.target.info,
+            proposers=tuple(self.proposers),
+            allow_lossy=self._allow_lossy,
+            deterministic=self._deterministic,
+        )
 
 
 def _seed_of_coins(request: GenerateRequest, seed: int, kappa: int) -> int:
@@ -370,19 +391,3 @@ def _rule_name(rule: str | AllowLossy | None) -> str:
     if rule is None:
         return "none"
     return rule if isinstance(rule, str) else rule.name
-
-
-def _check_vocabulary(request: GenerateRequest, vocab_size: int) -> None:
-    """Refuse token ids that the model does not have, naming where they stand."""
-    params = request.params
-    for name, ids, kind in (
-        ("prompt", request.prompt_ids, PromptError),
-        ("stop_token_ids", request.stop_token_ids, ConfigError),
-        ("logit_bias", params.logit_bias, ConfigError),
-        ("allowed_token_ids", params.allowed_token_ids or (), ConfigError),
-        ("banned_token_ids", params.banned_token_ids, ConfigError),
-        ("prediction", request.prediction, ConfigError),
-    ):
-        if ids and not 0 <= min(ids) <= max(ids) < vocab_size:
-            bad = next(token for token in ids if not 0 <= token < vocab_size)
-            raise kind(f"{name} holds token id {bad}; expected ids from 0 to {vocab_size - 1}")

@@ -32,7 +32,7 @@ def draft_rows(
     """
     open_rows = [plan for plan in plans if plan.kappa and not _follow_grammar(plan)]
     for name, proposer in proposers.items():
-        rows = [plan for plan in open_rows if plan.session.request.proposer == name]
+        rows = [plan for plan in open_rows if plan.drafter == name]
         if not rows:
             continue
         requests = [_proposal_request(plan) for plan in rows]

@@ -104,6 +104,7 @@ class Engine:
         prediction: str | Sequence[int] = (),
         tenant: str = "",
         num_speculative_tokens: int | None = None,
+        max_speculative_tokens: int | None = None,
         proposer: str | None = None,
         rule: str | AllowLossy | None = None,
         request_id: str = "",
@@ -154,6 +155,8 @@ class Engine:
             Whose request this is; drafters share earlier outputs within a tenant only.
         num_speculative_tokens : int, optional
             Most drafts per round; 0 is plain decoding; None takes the engine's.
+        max_speculative_tokens : int, optional
+            Never more than this, also where the engine chooses.
         proposer : str, optional
             One of the engine's drafters.
         rule : str or AllowLossy, optional
@@ -195,6 +198,7 @@ class Engine:
             seed=seed,
             stream=stream,
             kappa=num_speculative_tokens,
+            max_kappa=max_speculative_tokens,
             proposer=proposer,
             rule=rule,
             grammar=grammar,

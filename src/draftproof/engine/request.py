@@ -59,7 +59,10 @@ class GenerateRequest:
     stream : int, default 0
         Distinguishes several completions of one seed (the index within ``n``).
     kappa : int, optional
-        Most drafts per round; 0 is plain decoding. None takes the engine's.
+        Most drafts per round; 0 is plain decoding. None takes the engine's, which may be
+        chosen anew in each round.
+    max_kappa : int, optional
+        Never more drafts per round than this, whoever chooses.
     proposer : str, optional
         Name of one of the engine's drafters. None takes the engine's default.
     rule : str or AllowLossy, optional
@@ -96,6 +99,7 @@ class GenerateRequest:
     seed: int | None = None
     stream: int = 0
     kappa: int | None = None
+    max_kappa: int | None = None
     proposer: str | None = None
     rule: str | AllowLossy | None = None
     grammar: GrammarSpec | None = None
@@ -112,6 +116,7 @@ class GenerateRequest:
         _check_whole("max_tokens", self.max_tokens, 1)
         _check_whole("stream", self.stream, 0)
         _check_whole("num_speculative_tokens", self.kappa, 0)
+        _check_whole("max_speculative_tokens", self.max_kappa, 0)
         _check_whole("logprobs", self.logprobs, 0, 100)
         _check_whole("seed", self.seed)
         if self.params.min_tokens > self.max_tokens:

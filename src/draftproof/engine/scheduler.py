@@ -13,9 +13,11 @@ from bisect import insort
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from draftproof.core.kappa_policy import RowChoice
 from draftproof.core.protocols import ModelBackend
 from draftproof.core.rng import RoundCoins
 from draftproof.core.types import Draft, TreeDraft
+from draftproof.engine.lengths import DraftLengths
 from draftproof.engine.session import Session
 from draftproof.errors import CapacityError, ConfigError
 
@@ -79,6 +81,8 @@ class RowPlan:
         Whether the tokens may be published for other requests once they are committed.
     coins : RoundCoins
         The coins of the round; drafter and verifier share the object.
+    drafter : str
+        Who is asked for drafts.
     draft : Draft or TreeDraft
         Filled in by the step.
     """
@@ -91,6 +95,7 @@ class RowPlan:
     kappa: int
     is_shareable: bool
     coins: RoundCoins
+    drafter: str
     draft: Draft | TreeDraft = field(default_factory=Draft)
 
 
@@ -103,11 +108,16 @@ class Scheduler:
         Where sequences are opened, reserved and closed.
     config : SchedulerConfig
         Limits of a pass.
+    lengths : DraftLengths, optional
+        Asks a policy how far rows draft, before anything is reserved.
     """
 
-    def __init__(self, target: ModelBackend, config: SchedulerConfig) -> None:
+    def __init__(
+        self, target: ModelBackend, config: SchedulerConfig, lengths: DraftLengths | None = None
+    ) -> None:
         self._target = target
         self._config = config
+        self._lengths = lengths
         self.waiting: list[Session] = []
         self.running: list[Session] = []
         self.num_preemptions = 0
@@ -142,6 +152,7 @@ class Scheduler:
         budget = self._config.prefill_budget
         preempted_before = self.num_preemptions
         self._num_plans += 1
+        self._choose_lengths()
         for session in sorted(self.running, key=_order):
             if session.sequence_id is None:
                 continue  # preempted for a row before it
@@ -165,6 +176,19 @@ class Scheduler:
             session_or_none.last_plan = self._num_plans
             rows.append(admitted)
         return rows, failed
+
+    def _choose_lengths(self) -> None:
+        """Let the policy choose for the rows that decode; the limits stay above it."""
+        if self._lengths is None:
+            return
+        decoding = []
+        for session in sorted(self.running, key=_order):
+            if session.sequence_id is None or not session.num_generated:
+                continue
+            cached = self._target.length(session.sequence_id)
+            if self._cut(session, cached) == len(session.tokens):
+                decoding.append((session, cached))
+        self._lengths.choose(decoding)
 
     def _fits(self, row: RowPlan, planned: Sequence[RowPlan]) -> bool:
         limit = self._config.max_pass_tokens
@@ -208,6 +232,7 @@ class Scheduler:
             kappa=kappa,
             is_shareable=is_prompt or self._config.max_row_tokens is None,
             coins=session.coins.round(len(session.tokens)),
+            drafter=session.drafter,
         )
 
     def _reserve(
@@ -275,6 +300,7 @@ class Scheduler:
     def _preempt(self, session: Session) -> None:
         self.num_preemptions += 1
         self.running.remove(session)
+        session.choice = RowChoice(0)  # of a round that does not come
         self._close(session)
         insort(self.waiting, session, key=_arrival)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 
 from draftproof.core.constraint import Constraint
+from draftproof.core.kappa_policy import RowChoice
 from draftproof.core.policy import History
 from draftproof.core.rng import CoinSource
 from draftproof.core.stats import SpecDecodeStats
@@ -46,6 +47,9 @@ class Session:
         Its random numbers.
     constraint : Constraint, optional
         The state of its grammar.
+    choosable : tuple of str
+        Drafters among which a policy chooses in each round, with how far they draft, up
+        to ``kappa``. Empty where the request's own drafter drafts ``kappa`` tokens.
     """
 
     def __init__(
@@ -59,6 +63,7 @@ class Session:
         max_total_tokens: int,
         coins: CoinSource,
         constraint: Constraint | None = None,
+        choosable: tuple[str, ...] = (),
     ) -> None:
         self.request = request
         self.request_id = request.request_id
@@ -72,6 +77,9 @@ class Session:
         self.history = History(request.prompt_ids)
         self.coins = coins
         self.constraint = constraint
+        self.choosable = choosable
+        #: What the policy chose for the next round; nothing until it is asked.
+        self.choice = RowChoice(0)
         self.stats = SpecDecodeStats()
         self.notes: list[str] = []
         #: Rules that judged a draft so far.
@@ -98,8 +106,13 @@ class Session:
         """How many tokens may still be generated."""
         return self.max_total_tokens - len(self.tokens)
 
-    def kappa_for_round(self) -> int:
-        """Return the most drafts the next round may verify.
+    @property
+    def follows_policy(self) -> bool:
+        """Whether a policy chooses the drafts of each round."""
+        return bool(self.choosable)
+
+    def most_for_round(self) -> int:
+        """Return the most drafts that the limits leave to the next round.
 
         The smallest of the request's limit and the token budget less one: a round
         emits at most one token more than it drafts. The first round after a prompt
@@ -109,6 +122,16 @@ class Session:
         if self.num_generated == 0:
             return 0
         return min(self.kappa, self.num_remaining - 1)
+
+    def kappa_for_round(self) -> int:
+        """Return the most drafts the next round may verify: limits and the policy's choice."""
+        most = self.most_for_round()
+        return min(most, self.choice.kappa) if self.follows_policy else most
+
+    @property
+    def drafter(self) -> str:
+        """Name of the drafter of the next round."""
+        return self.choice.proposer if self.follows_policy else self.request.proposer or "none"
 
     def add_note(self, note: str) -> None:
         """Keep a message for the user once."""

@@ -33,6 +33,8 @@ class Clock:
     ----------
     draft_s, target_s, verify_s, other_s : float
         Drafting; the target's passes; laws and rules; everything else.
+    policy_s : float
+        Choosing draft lengths, where a policy does.
     num_passes : int
         Passes of the target.
     num_pass_tokens : int
@@ -45,11 +47,12 @@ class Clock:
     other_s: float = 0.0
     num_passes: int = 0
     num_pass_tokens: int = 0
+    policy_s: float = 0.0
 
     @property
     def total_s(self) -> float:
         """Seconds of all parts."""
-        return self.draft_s + self.target_s + self.verify_s + self.other_s
+        return self.draft_s + self.target_s + self.verify_s + self.other_s + self.policy_s
 
 
 def run_step(

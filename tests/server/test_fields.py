@@ -274,7 +274,7 @@ REFUSED = [
         "prediction",
     ),
     ({"timeout_s": 1e6}, "timeout_s"),
-    ({"timeout_s": 0}, "timeout_s"),
+    ({"timeout_s": 0.001}, "timeout_s"),
 ]
 
 

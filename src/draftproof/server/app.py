@@ -177,7 +177,9 @@ class Service:
 
     async def openapi(self, _request: Request) -> Response:
         """Serve ``/openapi.json``."""
-        return _json(openapi_document(has_key=self.config.api_key is not None))
+        return _json(
+            openapi_document(self.config.model_name, has_key=self.config.api_key is not None)
+        )
 
     async def _generate(
         self, request: Request, kind: type[CompletionRequest | ChatRequest], prefix: str
@@ -222,8 +224,8 @@ class Service:
         results = generation.finished()
         first_s = generation.first_token_s
         about: dict[str, Any] = {
-            "prompt_tokens": sum(len(result.prompt_ids) for result in results),
-            "completion_tokens": sum(len(result.tokens) for result in results),
+            "prompt_tokens": generation.answer.num_prompt_tokens,
+            "completion_tokens": generation.num_tokens,
             "draft_tokens": sum(result.stats.num_draft_tokens for result in results),
             "accepted_tokens": sum(result.stats.num_accepted_tokens for result in results),
             "finish_reasons": [result.finish_reason for result in results],

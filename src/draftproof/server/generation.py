@@ -53,6 +53,7 @@ class Generation:
         self.answer = answer
         self.results: list[GenerateResult | None] = [None] * ticket.num_choices
         self.first_token_s: float | None = None
+        self.num_tokens = 0
 
     @classmethod
     async def begin(
@@ -144,6 +145,7 @@ class Generation:
                 raise self.too_late() from None
             if output.error is not None:
                 raise output.error
+            self.num_tokens += len(output.tokens)
             if output.tokens and self.first_token_s is None:
                 self.first_token_s = monotonic() - self._ticket.began
             if output.result is not None:

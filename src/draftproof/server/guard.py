@@ -23,6 +23,7 @@ __all__ = ["Guard", "log_fields"]
 
 #: What needs no key: whether the server lives, and the page that asks for the key.
 _OPEN_PATHS = frozenset({"/", "/health"})
+_POLLED_PATHS = frozenset({"/health", "/metrics"})
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 #: The page loads nothing from elsewhere and cannot be framed.
 _CONTENT_POLICY = (
@@ -113,17 +114,23 @@ class Guard:
             if status is None:
                 await _send_error(send_guarded, answer)
         finally:
-            if status is not None and status >= 400:
-                self._ledger.refuse(status)
-            about = {
-                "request_id": request_id,
-                "method": scope["method"],
-                "path": scope["path"][:200],
-                # 499: the client left before there was an answer.
-                "status": 499 if status is None else status,
-                "duration_ms": round(1000 * (monotonic() - began), 3),
-            }
-            self._log.event("request", about | fields)
+            # 499: the client left before there was an answer.
+            self._end(scope, 499 if status is None else status, began)
+
+    def _end(self, scope: Scope, status: int, began: float) -> None:
+        """Count and log a request that has ended."""
+        if status >= 400 and status != 499:
+            self._ledger.refuse(status)
+        if status == 200 and scope["path"] in _POLLED_PATHS:
+            return  # asked every few seconds, and nobody reads it
+        about = {
+            "request_id": scope["state"]["request_id"],
+            "method": scope["method"],
+            "path": scope["path"][:200],
+            "status": status,
+            "duration_ms": round(1000 * (monotonic() - began), 3),
+        }
+        self._log.event("request", about | log_fields(scope))
 
     def _admit(self, scope: Scope, headers: Headers) -> None:
         host = headers.get("host", "")

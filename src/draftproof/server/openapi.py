@@ -46,11 +46,13 @@ _ERROR = {
 }
 
 
-def openapi_document(*, has_key: bool) -> dict[str, Any]:
+def openapi_document(model_name: str, *, has_key: bool) -> dict[str, Any]:
     """Return the OpenAPI 3.1 document.
 
     Parameters
     ----------
+    model_name : str
+        The served name, the only one that requests may give.
     has_key : bool
         Whether clients need a key.
 
@@ -61,6 +63,9 @@ def openapi_document(*, has_key: bool) -> dict[str, Any]:
     """
     kinds = [(kind, "validation") for _, kind, _, _ in _POSTS]
     _, schemas = models_json_schema(kinds, ref_template="#/components/schemas/{model}")  # type: ignore[arg-type]
+    for schema in schemas["$defs"].values():
+        if "model" in schema["properties"]:
+            schema["properties"]["model"] = {"type": "string", "const": model_name}
     components: dict[str, Any] = {"schemas": {**schemas["$defs"], "Error": _ERROR}}
     document: dict[str, Any] = {
         "openapi": "3.1.0",

@@ -169,7 +169,7 @@ class GenerationRequest(_Wire):
     return_rounds : bool
         Add what each round drafted, kept and emitted.
     timeout_s : float, optional
-        Deadline in seconds, at most the server's.
+        Deadline in seconds, waiting included; at most the server's.
     """
 
     model: str
@@ -198,7 +198,7 @@ class GenerationRequest(_Wire):
     speculative_config: RequestSpeculation | None = None
     return_token_ids: bool = False
     return_rounds: bool = False
-    timeout_s: float | None = Field(default=None, gt=0.0)
+    timeout_s: float | None = Field(default=None, ge=0.01)
 
 
 class CompletionRequest(GenerationRequest):

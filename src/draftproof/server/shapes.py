@@ -108,6 +108,11 @@ class Answer:
         self._spellers = [Speller(tokenizer) for _ in requests]
         self._asks_usage = wire.stream_options is not None and wire.stream_options.include_usage
 
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Tokens of the prompts, each counted once."""
+        return sum(len(request.prompt_ids) for request in self._requests[:: self._wire.n])
+
     def whole(self, results: Sequence[GenerateResult]) -> dict[str, Any]:
         """Return the answer in one document.
 

@@ -312,21 +312,25 @@ class Worker:
     def _step(self) -> list[StepOutput]:
         """Run one step; where it raises, end every request rather than the thread."""
         passes_before = self._core.clock.num_passes
-        self._step_began = monotonic()
+        self._note_step(monotonic())
         try:
             outputs = self._core.step()
         except Exception as error:  # noqa: BLE001  the next request must find an engine
-            self._num_failed_steps += 1
             return self._end_all(error)
         finally:
-            self._step_began = None
+            self._note_step(None)
         if not outputs and self._core.clock.num_passes == passes_before:
             sleep(_IDLE_S)
         return outputs
 
+    def _note_step(self, began: float | None) -> None:
+        with self._changed:
+            self._step_began = began
+
     def _end_all(self, error: Exception) -> list[StepOutput]:
         """End every request after a step that raised."""
         with self._changed:
+            self._num_failed_steps += 1
             ids = list(self._routes)
         for request_id in ids:
             self._core.abort(request_id)

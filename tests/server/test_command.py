@@ -108,12 +108,20 @@ def test_a_drain_has_an_end_and_clients_are_told(start, tools):
     assert server.process.wait(20) == 0
 
 
-def test_a_kill_is_seen_by_clients(start, tools):
-    server = start(pass_s=0.02)
+def test_the_key_comes_from_the_environment_and_a_kill_is_seen(start, tools):
+    server = start(env={"DRAFTPROOF_API_KEY": "k3y"}, pass_s=0.02)
+    headers = {"authorization": "Bearer k3y"}
+    assert httpx.get(server.url + "/v1/models").status_code == 401
+    assert httpx.get(server.url + "/v1/models", headers=headers).status_code == 200
+    # Drafters that need no model can be chosen by requests from the start.
+    spec = {"temperature": 0, "max_tokens": 5, "speculative_config": {"method": "ngram"}}
+    url = server.url + "/v1/completions"
+    answer = httpx.post(url, json=BODY | spec, headers=headers).json()
+    assert answer["metrics"]["speculative_decoding"]["num_spec_tokens"] == 5
 
     def ask():
         try:
-            return httpx.post(server.url + "/v1/completions", json=BODY, timeout=30)
+            return httpx.post(url, json=BODY, headers=headers, timeout=30)
         except httpx.TransportError as error:
             return error
 
@@ -121,21 +129,6 @@ def test_a_kill_is_seen_by_clients(start, tools):
     tools.wait_for(lambda: httpx.get(server.url + "/health").json()["num_in_flight"] == 1)
     server.process.kill()
     assert isinstance(asked(), httpx.TransportError)
-
-
-def test_the_key_comes_from_the_environment(start):
-    server = start(env={"DRAFTPROOF_API_KEY": "k3y"})
-    assert httpx.get(server.url + "/v1/models").status_code == 401
-    headers = {"authorization": "Bearer k3y"}
-    assert httpx.get(server.url + "/v1/models", headers=headers).status_code == 200
-    # Drafters that need no model can be chosen by requests from the start.
-    spec = {"method": "ngram"}
-    answer = httpx.post(
-        server.url + "/v1/completions",
-        json=BODY | {"temperature": 0, "speculative_config": spec},
-        headers=headers,
-    )
-    assert answer.json()["metrics"]["speculative_decoding"]["num_spec_tokens"] == 5
 
 
 @pytest.fixture(scope="module")

@@ -67,7 +67,7 @@ def test_counters_equal_the_records_of_the_answers(kit):
     by_source = [samples["generation_tokens_by_source_total", source] for source in sources]
     assert sum(by_source) == 6 * 60
     clock = kit.engine.core.clock
-    for part in ("draft", "target", "verify", "other"):
+    for part in ("draft", "target", "verify", "policy", "other"):
         assert samples["step_seconds_total", part] == pytest.approx(getattr(clock, f"{part}_s"))
     assert samples["passes_total",] == kit.backend.num_calls
     assert samples["time_to_first_token_seconds_count",] == 6

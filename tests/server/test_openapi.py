@@ -127,7 +127,7 @@ def test_no_body_breaks_the_server(kit_type, path, wire):
 
     @given(bodies(wire))
     @settings(
-        max_examples=80,
+        max_examples=60,
         deadline=None,
         derandomize=True,
         suppress_health_check=[HealthCheck.too_slow],

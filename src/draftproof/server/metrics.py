@@ -152,7 +152,7 @@ def _time(totals: Totals) -> Iterator[Metric]:
     parts = CounterMetricFamily(
         _PREFIX + "step_seconds", "Seconds of the engine's steps by part.", labels=["part"]
     )
-    for part in ("draft", "target", "verify", "other"):
+    for part in ("draft", "target", "verify", "policy", "other"):
         parts.add_metric([part], getattr(clock, f"{part}_s"))
     yield parts
     yield _counter("passes", "Passes of the target.", clock.num_passes)

@@ -195,8 +195,12 @@ def test_sglang_counts_the_pending_token():
 def test_our_configuration_is_one_we_accept():
     for alpha in (0.05, 0.7):
         for names in (NAMES, Emission("org/target")):
-            text = emit(plan(alpha), "draftproof", names)
-            assert SpeculativeConfig.parse(text).kappa == (plan(alpha).schedule[0][2] or 0)
+            schedule = plan(alpha).schedule
+            config = SpeculativeConfig.parse(emit(plan(alpha), "draftproof", names))
+            assert config.kappa == max(kappa for _low, _high, kappa in schedule)
+            if config.kappa and len(schedule) > 1:
+                assert config.num_speculative_tokens_per_batch_size == schedule
+    assert len(plan(0.7).schedule) > 1, "the case has no schedule"
 
 
 @pytest.mark.parametrize("engine", list(EMITTERS))

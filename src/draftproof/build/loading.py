@@ -9,6 +9,7 @@ from typing import Any
 
 from draftproof.build.drafters import make_proposers
 from draftproof.build.grammars import lazy_constraints
+from draftproof.build.lengths import make_policy
 from draftproof.build.runtimes import PRECISIONS, Progress, RuntimeOptions, load_model
 from draftproof.build.speculative import SpeculativeConfig
 from draftproof.core.protocols import ModelBackend
@@ -116,11 +117,15 @@ def load(
         check_same_vocabulary(
             tokenizer, draft_tokenizer, target.info.vocab_size, draft.info.vocab_size
         )
+    proposers = make_proposers(config, target.info.vocab_size, draft)
+    policy, note = make_policy(config, target.info, proposers[0].name if proposers else "none")
     core = EngineCore(
         target,
         tokenizer=tokenizer,
-        proposers=make_proposers(config, target.info.vocab_size, draft),
+        proposers=proposers,
         kappa=config.kappa,
+        kappa_policy=policy,
+        policy_note=note,
         rule=config.rule,
         allow_lossy=config.allow_lossy,
         constraints=lazy_constraints(tokenizer, target.info.vocab_size),

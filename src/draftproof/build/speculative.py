@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from draftproof.build.rules import RULE_OWNERS, rule_from
 from draftproof.errors import ConfigError
@@ -31,6 +31,10 @@ DEFAULT_KAPPA = {
     "draft_model_tree": 10,
     "none": 0,
 }
+
+#: Most drafts per round where lengths are chosen. A copy may be long; a draft model pays
+#: for each draft. No more than the deterministic mode allows.
+AUTO_KAPPA = {"ngram": 15, "suffix": 15, "prediction": 15, "draft_model": 8, "hybrid": 12}
 
 _MODEL = ("draft_model", "hybrid", "draft_model_tree")
 _NGRAM = ("ngram", "ngram_tree")
@@ -57,6 +61,8 @@ OWNERS = {
     "prediction_min_score": _PREDICTION,
     "hybrid_model_tokens": ("hybrid",),
     "hybrid_enough": ("hybrid",),
+    "num_speculative_tokens_per_batch_size": tuple(m for m in DEFAULT_KAPPA if m != "none"),
+    "profile": tuple(AUTO_KAPPA),
 }
 
 
@@ -72,8 +78,15 @@ class SpeculativeConfig(BaseModel):
         from the request's prediction, else from suffixes, and lets the model go on.
     model : str, optional
         The draft model, for ``"draft_model"`` and ``"hybrid"``.
-    num_speculative_tokens : int, optional
-        Most drafts per round.
+    num_speculative_tokens : int or "auto", optional
+        Most drafts per round. *Ours*: ``"auto"`` chooses them anew in each round, for the
+        pace of the whole batch, from what was accepted before and from costs.
+    num_speculative_tokens_per_batch_size : list of (int, int, int), optional
+        Drafts by the number of requests that decode: first batch, last batch, drafts; from
+        1 on, without gaps. Beyond the last range nothing is drafted.
+    profile : str, optional
+        *Ours*: the file of ``draftproof calibrate`` whose costs ``"auto"`` follows;
+        built-in ones when None.
     prompt_lookup_min, prompt_lookup_max : int
         Shortest and longest suffix that ``"ngram"`` and ``"ngram_tree"`` look up.
     tree_max_paths : int
@@ -138,7 +151,9 @@ class SpeculativeConfig(BaseModel):
         "draft_model_tree",
     ] = "none"
     model: str | None = None
-    num_speculative_tokens: int | None = Field(default=None, ge=0)
+    num_speculative_tokens: int | Literal["auto"] | None = None
+    num_speculative_tokens_per_batch_size: tuple[tuple[int, int, int], ...] | None = None
+    profile: str | None = None
     prompt_lookup_min: int = Field(default=2, ge=1)
     prompt_lookup_max: int = Field(default=5, ge=1)
     rejection_sample_method: str | None = None
@@ -165,6 +180,15 @@ class SpeculativeConfig(BaseModel):
     tree_widths: tuple[int, ...] | None = None
     tree_acceptance: float | None = Field(default=None, gt=0.0, lt=1.0)
 
+    @field_validator("num_speculative_tokens", mode="before")
+    @classmethod
+    def _check_number(cls, value: object) -> object:
+        """Refuse in one message what is neither a number of drafts nor ``auto``."""
+        is_number = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+        if value is None or value == "auto" or is_number:
+            return value
+        raise ValueError("expected 'auto' or a whole number from 0 on")
+
     @model_validator(mode="after")
     def _check_keys_fit_method(self) -> SpeculativeConfig:
         """Refuse a key that the chosen drafter would ignore."""
@@ -181,6 +205,7 @@ class SpeculativeConfig(BaseModel):
             )
         if self.method in _MODEL and self.model is None:
             raise ValueError(f"method {self.method!r} needs model")
+        self._check_lengths()
         for low, high in (
             ("prompt_lookup_min", "prompt_lookup_max"),
             ("suffix_min_match", "suffix_max_match"),
@@ -196,6 +221,41 @@ class SpeculativeConfig(BaseModel):
             )
         return self
 
+    def _check_lengths(self) -> None:
+        """Refuse lengths that contradict one another or that nobody could choose."""
+        ranges = self.num_speculative_tokens_per_batch_size
+        if self.is_auto and self.method in _TREES:
+            raise ValueError(
+                f"num_speculative_tokens 'auto' counts chains only; {self.method!r} drafts "
+                "trees, expected a number"
+            )
+        if self.profile is not None and not self.is_auto:
+            raise ValueError("profile has no effect unless num_speculative_tokens is 'auto'")
+        if ranges is None:
+            return
+        key = "num_speculative_tokens_per_batch_size"
+        if self.is_auto:
+            raise ValueError(f"num_speculative_tokens 'auto' and {key}: expected one of them")
+        starts = [1, *(high + 1 for _low, high, _kappa in ranges)]
+        for start, (low, high, kappa) in zip(starts, ranges, strict=False):
+            if low != start or high < low or kappa < 0:
+                raise ValueError(
+                    f"{key} has {[low, high, kappa]}; expected ranges without gaps from 1 on, "
+                    f"here [{start}, {start} or more, 0 or more]"
+                )
+        most = max((kappa for _low, _high, kappa in ranges), default=-1)
+        limit = self.num_speculative_tokens
+        if most < 0 or (isinstance(limit, int) and most > limit):
+            raise ValueError(
+                f"{key} has {most if ranges else 'no range'}; expected at least one range and at "
+                f"most num_speculative_tokens, {limit}"
+            )
+
+    @property
+    def is_auto(self) -> bool:
+        """Whether draft lengths are chosen anew in each round."""
+        return self.num_speculative_tokens == "auto"
+
     @property
     def rule(self) -> str | AllowLossy | None:
         """The verification rule, as an engine takes it."""
@@ -205,6 +265,10 @@ class SpeculativeConfig(BaseModel):
     @property
     def kappa(self) -> int:
         """Most drafts per round, with the drafter's default filled in."""
+        if self.num_speculative_tokens_per_batch_size is not None:
+            return max(kappa for _l, _h, kappa in self.num_speculative_tokens_per_batch_size)
+        if self.num_speculative_tokens == "auto":
+            return AUTO_KAPPA[self.method]
         if self.num_speculative_tokens is not None and self.method != "none":
             return self.num_speculative_tokens
         return DEFAULT_KAPPA[self.method]

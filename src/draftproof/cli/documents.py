@@ -198,6 +198,7 @@ def _times_document(run: Run) -> dict[str, float | int | None]:
         "draft_s": times.draft_s,
         "target_s": times.target_s,
         "verify_s": times.verify_s,
+        "policy_s": times.policy_s,
         "other_s": times.other_s,
         "num_passes": times.num_passes,
         "num_pass_tokens": times.num_pass_tokens,

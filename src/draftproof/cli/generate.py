@@ -64,7 +64,7 @@ def generate(
     draft_model: o.DraftModel = None,
     draft_precision: o.DraftPrecision = None,
     speculative_config: o.SpeculativeConfigJson = None,
-    num_speculative_tokens: o.NumSpeculativeTokens = None,
+    num_speculative_tokens: o.NumberOrAuto = None,
     rule: o.RuleOf = None,
     prediction: o.Prediction = None,
     chat: o.Chat = None,

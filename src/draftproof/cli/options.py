@@ -126,6 +126,16 @@ NumSpeculativeTokens = Annotated[
     int | None,
     _option(SPECULATION, "-k", "--num-speculative-tokens", help="Most drafts per round."),
 ]
+NumberOrAuto = Annotated[
+    str | None,
+    _option(
+        SPECULATION,
+        "-k",
+        "--num-speculative-tokens",
+        metavar="N|auto",
+        help="Most drafts per round; 'auto' chooses them anew in each round.",
+    ),
+]
 RuleOf = Annotated[
     Rule | None,
     _option(SPECULATION, "--rule", help="Verification rule; the best exact one by default."),

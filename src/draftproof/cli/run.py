@@ -27,6 +27,8 @@ class Times:
         From the request to its first token: the prompt.
     draft_s, target_s, verify_s : float
         Drafting; passes of the target; laws and rules.
+    policy_s : float
+        Choosing draft lengths; 0 where nothing chooses.
     num_passes, num_pass_tokens : int
         Passes of the target, and tokens in them.
     """
@@ -38,11 +40,13 @@ class Times:
     verify_s: float
     num_passes: int
     num_pass_tokens: int
+    policy_s: float = 0.0
 
     @property
     def other_s(self) -> float:
         """Everything that is none of the named parts."""
-        return max(0.0, self.total_s - self.draft_s - self.target_s - self.verify_s)
+        named = self.draft_s + self.target_s + self.verify_s + self.policy_s
+        return max(0.0, self.total_s - named)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,5 +127,6 @@ def run_request(
         verify_s=after.verify_s - before.verify_s,
         num_passes=after.num_passes - before.num_passes,
         num_pass_tokens=after.num_pass_tokens - before.num_pass_tokens,
+        policy_s=after.policy_s - before.policy_s,
     )
     return Run(result, times)

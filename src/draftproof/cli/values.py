@@ -109,7 +109,7 @@ def speculative_config(
     text: str | None,
     *,
     draft_model: str | None,
-    num_speculative_tokens: int | None,
+    num_speculative_tokens: int | str | None,
     rule: str | None,
 ) -> dict[str, Any]:
     """Join the JSON of ``--speculative-config`` with its shorthands.
@@ -120,8 +120,8 @@ def speculative_config(
         The JSON.
     draft_model : str, optional
         Stands for ``method`` and ``model``.
-    num_speculative_tokens : int, optional
-        Stands for the key of the same name.
+    num_speculative_tokens : int or str, optional
+        Stands for the key of the same name: a number, also as text, or ``"auto"``.
     rule : str, optional
         Stands for ``rejection_sample_method``.
 
@@ -136,6 +136,8 @@ def speculative_config(
         If an option contradicts the JSON, or drafts are asked for without a drafter.
     """
     config = {} if text is None else json_object(text, "--speculative-config")
+    if isinstance(num_speculative_tokens, str) and num_speculative_tokens != "auto":
+        num_speculative_tokens = _whole_or_auto(num_speculative_tokens)
     shorthands = {
         "method": ("--draft-model", None if draft_model is None else "draft_model"),
         "model": ("--draft-model", draft_model),
@@ -156,6 +158,16 @@ def speculative_config(
             'expected --draft-model or --speculative-config \'{"method": "ngram"}\''
         )
     return config
+
+
+def _whole_or_auto(text: str) -> int:
+    """Read the number of drafts where it is not ``auto``."""
+    try:
+        return int(text)
+    except ValueError as error:
+        raise ConfigError(
+            f"--num-speculative-tokens is {text!r}; expected a whole number or auto"
+        ) from error
 
 
 def has_drafter(config: Mapping[str, Any]) -> bool:

@@ -148,7 +148,10 @@ def _draftproof(plan: Plan, names: Emission) -> str:
     config: dict[str, object] = {"method": "ngram"}
     if names.draft is not None:
         config = {"method": "draft_model", "model": names.draft}
-    config["num_speculative_tokens"] = plan.schedule[0][2] or most
+    config["num_speculative_tokens"] = most
+    ranges = _ranges(plan)
+    if len(ranges) > 1:
+        config["num_speculative_tokens_per_batch_size"] = [list(each) for each in ranges]
     return json.dumps(config) + "\n"
 
 

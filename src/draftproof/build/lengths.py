@@ -1,0 +1,164 @@
+"""From a speculative configuration to the policy that chooses draft lengths.
+
+The planner is imported where it is needed: plain decoding does not pay for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from draftproof.build.speculative import SpeculativeConfig
+from draftproof.core.kappa_policy import KappaPolicy
+from draftproof.core.types import ModelInfo
+from draftproof.errors import ConfigError
+
+if TYPE_CHECKING:
+    from draftproof.planner.cost import Floats
+    from draftproof.planner.profile import Profile
+    from draftproof.planner.rounds import RoundCost
+
+__all__ = ["BUILT_IN_MS", "BUILT_IN_TOKENS", "PassesByTokens", "built_in_cost", "make_policy"]
+
+#: Tokens of a pass, and its milliseconds by precision: SmolLM2-135M on OpenVINO, 2 cores
+#: with AVX2, the fastest pass of either shape (one row, or one token per row) in
+#: ``benchmarks/results/verify_cost.json``.
+BUILT_IN_TOKENS: Final = (1, 2, 4, 8, 16, 32)
+BUILT_IN_MS: Final = MappingProxyType(
+    {
+        "int8": (21.85, 26.374, 31.392, 54.847, 74.301, 114.74),
+        "f32": (37.476, 39.609, 41.96, 55.969, 75.879, 112.278),
+        "f16": (42.339, 39.125, 46.852, 59.511, 80.107, 108.231),
+    }
+)
+#: Looking drafts up, per row; a step beside its pass; a scored token beside it. Seconds of
+#: ``draftless.json`` and ``engine_overhead.json`` in the same folder, rounded up.
+_LOOKUP_S, _STEP_S, _TOKEN_S = 1e-4, 4e-4, 1e-4
+#: Drafters that were not measured by themselves and the measured one that costs the same.
+_PRICED_AS: Final = MappingProxyType(
+    {"suffix": "ngram", "prediction": "ngram", "hybrid": "draft-model"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PassesByTokens:
+    """Seconds of passes by their tokens alone; cached tokens are not priced.
+
+    Parameters
+    ----------
+    tokens : tuple of int
+        Rising numbers of tokens.
+    seconds : tuple of float
+        Seconds of a pass over as many; the last slope goes on behind them.
+    """
+
+    tokens: tuple[int, ...]
+    seconds: tuple[float, ...]
+
+    def many(self, batch: float, tokens: Floats, kv_tokens: float) -> Floats:  # noqa: ARG002
+        """Return the seconds of passes; see `draftproof.planner.cost.StepCost.many`."""
+        last = self.tokens[-1]
+        slope = (self.seconds[-1] - self.seconds[-2]) / (last - self.tokens[-2])
+        found = np.interp(tokens, self.tokens, self.seconds)
+        return np.asarray(found + np.maximum(tokens - last, 0.0) * slope, dtype=np.float64)
+
+
+def built_in_cost(precision: str) -> RoundCost:
+    """Return the costs that stand for a machine that was not calibrated.
+
+    Parameters
+    ----------
+    precision : str
+        How the target's weights are held; an unknown one is priced as ``"f32"``.
+
+    Returns
+    -------
+    RoundCost
+        Costs of a small model on two cores, with drafts that are looked up.
+    """
+    from draftproof.planner.rounds import ParallelDraft, RoundCost
+
+    held = BUILT_IN_MS.get(precision, BUILT_IN_MS["f32"])
+    # Noise must not make a larger pass cheaper than a smaller one.
+    rising = np.minimum.accumulate(np.asarray(held)[::-1])[::-1] / 1e3
+    passes = PassesByTokens(BUILT_IN_TOKENS, tuple(rising.tolist()))
+    return RoundCost(passes, ParallelDraft(per_row_s=_LOOKUP_S), _STEP_S, _TOKEN_S)
+
+
+def make_policy(
+    config: SpeculativeConfig, target: ModelInfo, proposer: str
+) -> tuple[KappaPolicy | None, str]:
+    """Make the policy that a configuration asks for.
+
+    Parameters
+    ----------
+    config : SpeculativeConfig
+        The configuration.
+    target : ModelInfo
+        The model whose passes are paid.
+    proposer : str
+        Name of the drafter.
+
+    Returns
+    -------
+    policy : KappaPolicy or None
+        None where every round drafts the same number.
+    note : str
+        What a user should know about its costs; empty when nothing.
+
+    Raises
+    ------
+    ConfigError
+        If the profile is missing, damaged or without the drafter, or costs of a draft
+        model are needed and there is no profile.
+    """
+    schedule = config.num_speculative_tokens_per_batch_size
+    if schedule is not None:
+        from draftproof.planner.simulate import SchedulePolicy
+
+        return SchedulePolicy(schedule, proposer), ""
+    if not config.is_auto:
+        return None, ""
+    from draftproof.planner.controller import ControllerConfig, GoodputController
+
+    limits = ControllerConfig(max_kappa=config.kappa)
+    if config.profile is not None:
+        from draftproof.planner.profile import read_profile
+
+        profile = read_profile(config.profile)
+        controller = GoodputController(_measured(profile, proposer), config=limits)
+        return controller, _doubt(profile, target)
+    if config.model is not None:
+        raise ConfigError(
+            "num_speculative_tokens 'auto' needs to know what the draft model costs; expected "
+            "profile: the path that 'draftproof calibrate -m MODEL -md DRAFT' prints"
+        )
+    note = (
+        f"draft lengths follow built-in costs (SmolLM2-135M in {_priced(target.precision)}, "
+        "OpenVINO, 2 cores); 'draftproof calibrate' measures those of this machine"
+    )
+    return GoodputController(built_in_cost(target.precision), config=limits), note
+
+
+def _priced(precision: str) -> str:
+    return precision if precision in BUILT_IN_MS else "f32"
+
+
+def _measured(profile: Profile, proposer: str) -> RoundCost:
+    """Return the profile's costs with the drafter, or with one that costs the same."""
+    names = (proposer, _PRICED_AS.get(proposer, proposer))
+    return profile.round_cost(next((name for name in names if name in profile.drafters), proposer))
+
+
+def _doubt(profile: Profile, target: ModelInfo) -> str:
+    """Say that a profile is of something else; empty when it is not."""
+    measured = (profile.model, profile.runtime, profile.precision)
+    running = (target.name, target.runtime, target.precision)
+    if measured == running:
+        return ""
+    return (
+        f"draft lengths follow a profile of {' '.join(measured)}; what runs is {' '.join(running)}"
+    )

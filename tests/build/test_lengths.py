@@ -1,0 +1,197 @@
+"""Draft lengths that are chosen: what a configuration may say, and which policy it makes."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from draftproof.build import SpeculativeConfig
+from draftproof.build.lengths import BUILT_IN_MS, BUILT_IN_TOKENS, built_in_cost, make_policy
+from draftproof.core.kappa_policy import RowState
+from draftproof.core.types import ModelInfo, StepRecord
+from draftproof.errors import ConfigError
+from draftproof.planner.calibrate import MachineRates
+from draftproof.planner.calibrate_rounds import Overheads
+from draftproof.planner.controller import GoodputController
+from draftproof.planner.fit import Cell
+from draftproof.planner.profile import Profile, write_profile
+from draftproof.planner.rounds import TableDraft
+
+TARGET = ModelInfo("small", "openvino", 100, 1000, precision="int8")
+AUTO = {"method": "ngram", "num_speculative_tokens": "auto"}
+MEASURED = Path(__file__).parents[2] / "benchmarks/results/verify_cost.json"
+RANGES = [[1, 4, 5], [5, 8, 2], [9, 32, 0]]
+
+
+def policy_of(value, target=TARGET, proposer="ngram"):
+    return make_policy(SpeculativeConfig.parse(value), target, proposer)
+
+
+def profile_at(path, pass_s=lambda tokens: 0.02 + 0.001 * tokens, drafters=("ngram",)):
+    """A profile whose passes cost what a function says."""
+    cells = [
+        Cell(batch, width, context, (pass_s(batch * width),) * 3)
+        for batch in (1, 2, 4)
+        for width in (1, 2, 4, 8, 16)
+        for context in (16, 256)
+    ]
+    tables = {name: TableDraft((1, 4), (1, 4), np.full((2, 2), 1e-4)) for name in drafters}
+    profile = Profile(
+        "small", "openvino", "int8", {}, tuple(cells), tables,
+        Overheads(1e-4, 1e-5, 0.0), MachineRates(1e10, 1e10),
+    )  # fmt: skip
+    write_profile(profile, path)
+    return str(path)
+
+
+def converge(policy, accept, rounds=60, proposer="ngram", batch=1):
+    """Play rounds in which the first ``accept`` drafts survive; return the last choices."""
+    for turn in range(rounds):
+        rows = [RowState(f"r{i}", 100 + turn, 15, (proposer,)) for i in range(batch)]
+        choices = policy.choose(rows)
+        for row, choice in zip(rows, choices, strict=True):
+            kept = min(accept, choice.kappa)
+            policy.observe(StepRecord(row.request_id, turn, (0,) * choice.kappa, kept, (0,)))
+    return [choice.kappa for choice in choices]
+
+
+# What may be asked for --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["ngram", "suffix", "prediction"])
+def test_auto_has_a_most_that_every_mode_allows(method):
+    config = SpeculativeConfig.parse({"method": method, "num_speculative_tokens": "auto"})
+    assert config.is_auto
+    assert 8 <= config.kappa <= 15
+
+
+def test_a_schedule_is_taken_as_the_planner_and_vllm_write_it():
+    config = SpeculativeConfig.parse(
+        {"method": "ngram", "num_speculative_tokens_per_batch_size": RANGES}
+    )
+    assert (config.kappa, config.is_auto) == (5, False)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ({"method": "ngram", "num_speculative_tokens": "much"}, "num_speculative_tokens.*'much'"),
+        ({"num_speculative_tokens": "auto"}, "no method drafts"),
+        ({**AUTO, "method": "ngram_tree"}, "'auto' counts chains only"),
+        ({"method": "ngram", "profile": "x.json"}, "profile has no effect unless"),
+        ({**AUTO, "num_speculative_tokens_per_batch_size": RANGES}, "expected one of them"),
+        ({"num_speculative_tokens_per_batch_size": RANGES}, "no effect with method 'none'"),
+        (
+            {"method": "ngram", "num_speculative_tokens_per_batch_size": [[2, 4, 1]]},
+            r"has \[2, 4, 1\].*here \[1, 1 or more",
+        ),
+        (
+            {"method": "ngram", "num_speculative_tokens_per_batch_size": [[1, 4, 1], [6, 8, 0]]},
+            r"has \[6, 8, 0\].*here \[5, 5 or more",
+        ),
+        (
+            {"method": "ngram", "num_speculative_tokens_per_batch_size": [[1, 4, -1]]},
+            r"has \[1, 4, -1\]",
+        ),
+        (
+            {
+                "method": "ngram",
+                "num_speculative_tokens": 3,
+                "num_speculative_tokens_per_batch_size": RANGES,
+            },
+            "has 5; expected .*at most num_speculative_tokens, 3",
+        ),
+        ({"method": "ngram", "num_speculative_tokens_per_batch_size": []}, "no range"),
+    ],
+)
+def test_lengths_that_contradict_are_refused(value, expected):
+    with pytest.raises(ConfigError, match=expected) as caught:
+        SpeculativeConfig.parse(value)
+    assert "\n" not in str(caught.value)
+
+
+# Which policy it makes --------------------------------------------------------------------------
+
+
+def test_a_number_needs_no_policy():
+    assert policy_of({"method": "ngram", "num_speculative_tokens": 4}) == (None, "")
+    assert policy_of(None, proposer="none") == (None, "")
+
+
+@pytest.mark.parametrize(("batch", "kappa"), [(1, 5), (4, 5), (5, 2), (8, 2), (9, 0), (40, 0)])
+def test_a_schedule_goes_by_the_rows_that_decode(batch, kappa):
+    policy, note = policy_of({"method": "ngram", "num_speculative_tokens_per_batch_size": RANGES})
+    rows = [RowState(f"r{i}", 10, 8, ("ngram",)) for i in range(batch)]
+    assert [choice.kappa for choice in policy.choose(rows)] == [kappa] * batch
+    assert not note
+
+
+def test_auto_without_a_profile_says_whose_costs_it_follows():
+    policy, note = policy_of(AUTO)
+    assert isinstance(policy, GoodputController)
+    assert "built-in costs" in note
+    assert "calibrate" in note
+    assert converge(policy, accept=15)[0] > 7
+    assert converge(policy_of(AUTO)[0], accept=0)[0] == 0
+
+
+def test_a_profile_decides(tmp_path):
+    steep = profile_at(tmp_path / "steep.json", lambda tokens: 0.02 * tokens)
+    flat = profile_at(tmp_path / "flat.json", lambda tokens: 0.02 + 1e-5 * tokens)
+    lengths = {}
+    for path in (steep, flat):
+        policy, note = policy_of({**AUTO, "profile": path})
+        assert not note
+        lengths[path] = converge(policy, accept=2)[0]
+    assert lengths[steep] == 0
+    assert lengths[flat] >= 2
+
+
+def test_a_profile_of_something_else_is_noted(tmp_path):
+    path = profile_at(tmp_path / "p.json")
+    _policy, note = policy_of(
+        {**AUTO, "profile": path}, ModelInfo("other", "torch", 9, 99, precision="f32")
+    )
+    assert "small openvino int8" in note
+    assert "other torch f32" in note
+
+
+def test_drafters_that_look_up_are_priced_as_the_measured_one(tmp_path):
+    path = profile_at(tmp_path / "p.json", drafters=("ngram", "draft-model"))
+    for method in ("suffix", "prediction"):
+        value = {"method": method, "num_speculative_tokens": "auto", "profile": path}
+        assert policy_of(value, proposer=method)[0] is not None
+
+
+def test_a_draft_model_needs_its_costs(tmp_path):
+    value = {"model": "small.gguf", "num_speculative_tokens": "auto"}
+    with pytest.raises(ConfigError, match="draftproof calibrate -m MODEL -md DRAFT"):
+        policy_of(value, proposer="draft-model")
+    lacking = profile_at(tmp_path / "p.json")
+    with pytest.raises(ConfigError, match="'draft-model' is not in the profile"):
+        policy_of({**value, "profile": lacking}, proposer="draft-model")
+
+
+# Built-in costs ---------------------------------------------------------------------------------
+
+
+def test_built_in_costs_are_the_measured_ones():
+    document = json.loads(MEASURED.read_text(encoding="utf-8"))
+    for result in document["results"]:
+        fastest = [
+            min(each["min_ms"] for each in result["passes"] if each["rows"] * each["width"] == n)
+            for n in BUILT_IN_TOKENS
+        ]
+        assert BUILT_IN_MS[result["precision"]] == pytest.approx(fastest, abs=1e-9)
+
+
+@pytest.mark.parametrize("precision", [*BUILT_IN_MS, "unheard of"])
+def test_more_tokens_never_cost_less(precision):
+    cost = built_in_cost(precision)
+    seconds = cost.pass_seconds(1, np.arange(1.0, 200.0), 100.0)
+    assert all(after >= before for before, after in pairwise(seconds))
+    assert seconds[-1] > 2 * seconds[31]

@@ -16,6 +16,7 @@ import numpy as np
 
 from draftproof.backends.table import FunctionTable, TableBackend, seeded_probs
 from draftproof.build.grammars import lazy_constraints
+from draftproof.build.lengths import make_policy
 from draftproof.build.speculative import SpeculativeConfig
 from draftproof.cli import CliContext, main
 from draftproof.engine import Engine, EngineCore, SchedulerConfig
@@ -115,11 +116,14 @@ def load(
     tokenizer = CharacterTokenizer()
     settings = SpeculativeConfig.parse(speculative_config)
     drafters = {"ngram": NgramProposer(min_n=2, max_n=5), "prediction": PredictionProposer()}
+    policy, note = make_policy(settings, backend.info, settings.method)
     core = EngineCore(
         backend,
         tokenizer=tokenizer,
         proposers=[drafters[settings.method]] if drafting else [],
-        kappa=config.get("num_speculative_tokens", 5) if drafting else 0,
+        kappa=settings.kappa,
+        kappa_policy=policy,
+        policy_note=note,
         rule=settings.rule,
         allow_lossy=settings.allow_lossy,
         constraints=lazy_constraints(tokenizer, VOCAB_SIZE),

@@ -82,6 +82,22 @@ def test_seed_repeats_and_no_seed_does_not(invoke):
     assert document(invoke(*words, "--seed", fresh["seed"]))["text"] == fresh["text"]
 
 
+def test_auto_chooses_lengths_and_says_by_whose_costs(invoke):
+    speculation = ("--speculative-config", '{"method": "ngram"}', "-k", "auto")
+    result = document(invoke(*BASE, "abc abc", "--json", *speculation))
+    assert result["text"] == document(invoke(*BASE, "abc abc", "--json"))["text"]
+    assert result["times"]["policy_s"] > 0.0
+    assert len({len(r["drafted"]) for r in result["rounds"]}) > 1
+    shown = invoke(*BASE, "abc abc", *speculation)
+    assert "note: draft lengths follow built-in costs" in shown.stderr
+
+
+def test_a_number_of_drafts_is_a_number_or_auto(invoke):
+    result = invoke(*BASE, "abc", "--speculative-config", '{"method": "ngram"}', "-k", "many")
+    assert result.exit_code == 2
+    assert "--num-speculative-tokens is 'many'; expected a whole number or auto" in result.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "label"),
     [

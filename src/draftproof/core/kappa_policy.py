@@ -82,8 +82,8 @@ class KappaPolicy(Protocol):
     def observe(self, record: StepRecord) -> None:
         """Learn from one finished round of one row.
 
-        Every chosen row must be reported once, also one whose drafter proposed
-        nothing, before the next ``choose``.
+        Every chosen row that ran must be reported once, also one whose drafter proposed
+        nothing, before the next ``choose``. One that found no room in the pass is not.
         """
         ...
 
@@ -92,5 +92,5 @@ class KappaPolicy(Protocol):
         ...
 
     def reset(self) -> None:
-        """Forget everything learnt, as between two calls."""
+        """Forget everything learnt, as between two calls, which may use the same seeds."""
         ...

@@ -51,7 +51,8 @@ class ControllerConfig:
         move more slowly than that.
     forget_after_call : bool, default True
         Start each call without memory, so that equal calls behave equally. With False
-        what was learnt outlives the call.
+        what was learnt outlives the call, and no seed may come again: what its first
+        text taught would tell where the coins of the second lie.
     tracker : TrackerConfig
         How fast beliefs move.
     """

@@ -12,6 +12,7 @@ from draftproof.cli.audit_finish import show_facts
 from draftproof.cli.audit_options import Json, Quiet
 from draftproof.cli.context import CliContext, Notes, write_data
 from draftproof.cli.documents import json_line
+from draftproof.errors import ConfigError
 
 __all__ = ["app", "show"]
 
@@ -44,10 +45,15 @@ def _root(
         bool, typer.Option("--quick", help="With --self-test: no search for the draws needed.")
     ] = False,
 ) -> None:
+    given = [ctx.get_parameter_source(name) for name in ("draws", "repeats", "quick")]
+    if not self_test and any(source is not None and source.name != "DEFAULT" for source in given):
+        raise ConfigError(
+            "--draws, --repeats and --quick stand before a verb; expected --self-test"
+        )
     if self_test and ctx.invoked_subcommand is None:
         _score(ctx.obj, draws, repeats, needs_draws=not quick)
     elif self_test:
-        raise typer.BadParameter(f"--self-test runs alone, not with {ctx.invoked_subcommand}")
+        raise ConfigError(f"--self-test runs alone, not with {ctx.invoked_subcommand}")
     elif ctx.invoked_subcommand is None:
         print(ctx.get_help())
         raise typer.Exit

@@ -125,10 +125,8 @@ def engine(
                 "--num-speculative-tokens and --plant beside it at most"
             )
         name = "standard" if rule is None else rule.value
-        cores = os.cpu_count() or 1
-        evidence = _of_tables(
-            size, outputs, name, num_speculative_tokens, plant or "", processes or cores
-        )
+        workers = processes if processes is not None else os.cpu_count() or 1
+        evidence = _of_tables(size, outputs, name, num_speculative_tokens, plant or "", workers)
         finish(context, evidence, outputs)
     if plant is not None:
         raise ConfigError(f"--plant {plant}: expected --table beside it")
@@ -156,9 +154,10 @@ def engine(
     policy = a.policy_of(horizon, **knobs)  # refused before a model is loaded
     recipe = _LoadedRecipe(context.load, model, config, options, _silent)
     outputs.notes.say(f"loading {model}")
+    workers = 1 if processes is None else processes
     with recipe.engine() as loaded:
         asked = a.prompts_of(prompt, prompt_ids, prompts, loaded.core.tokenizer)
-        evidence = _of_engine(size, outputs, loaded, recipe, asked, policy, processes or 1)
+        evidence = _of_engine(size, outputs, loaded, recipe, asked, policy, workers)
     finish(context, evidence, outputs)
 
 

@@ -173,7 +173,7 @@ def padded(samples: Any, horizon: int) -> NDArray[np.int64]:
     try:
         rows = np.full((len(samples), horizon), -1, dtype=np.int64)
         for row, sample in zip(rows, samples, strict=True):
-            kept = np.asarray(sample)[:horizon]
+            kept = np.atleast_1d(sample)[:horizon]
             if kept.ndim != 1 or (kept.size and not np.issubdtype(kept.dtype, np.integer)):
                 raise ConfigError(f"a sample {sample!r}: expected a sequence of token ids")
             row[: len(kept)] = kept

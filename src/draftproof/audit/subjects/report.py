@@ -39,7 +39,7 @@ def facts_of(evidence: Evidence, verdict: Verdict) -> list[Fact]:
     facts = [
         ("verdict", f"{verdict.verdict}: {verdict.reason}"),
         ("subject", evidence.subject),
-        ("evidence", f"{draws} draws, {len(evidence.prompts)} prompts, {outcomes} outcomes"),
+        ("evidence", f"{draws} draws, prompts: {len(evidence.prompts)}, {outcomes} outcomes"),
         ("false alarms", f"an exact decoder is called biased with probability {verdict.alpha:g}"),
         ("sensitivity", _sensitivity(evidence, verdict)),
     ]

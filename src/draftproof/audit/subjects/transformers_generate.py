@@ -75,8 +75,9 @@ class _Passes:
 
     def __call__(self, _module: Any, args: Any, kwargs: Any) -> None:
         ids = kwargs.get("input_ids", args[0] if args else None)
-        cache = kwargs.get("past_key_values")
-        held = 0 if cache is None else int(cache.get_seq_length())
+        # Its name differs between versions.
+        caches = [value for value in kwargs.values() if hasattr(value, "get_seq_length")]
+        held = int(caches[0].get_seq_length()) if caches else 0
         self.seen.append((held, int(ids.shape[1])))
 
     def rounds(self, num_prompt: int, num_emitted: int, is_stopped: bool) -> list[RoundKind]:

@@ -1,0 +1,179 @@
+"""``draftproof audit``: exit codes, certificates, pages, refusals."""
+
+from __future__ import annotations
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from draftproof.audit.subjects import LawFile, TableRecipe, write_laws
+from draftproof.backends.table import FunctionTable, TableBackend
+from draftproof.cli import CliContext, app
+from draftproof.engine import Engine, EngineCore
+from draftproof.proposers import NgramProposer
+
+LAW = TableRecipe().law(2)
+SIZE = ("--tv", "0.2", "--calibration-samples", "4000", "--seed", "3", "-q")
+
+
+def load(model, *, speculative_config, **options):
+    """An engine over a table of five tokens, with n-gram drafts where asked for."""
+    del model, options
+    table = FunctionTable(5, lambda held: np.roll([0.4, 0.3, 0.2, 0.1, 0.0], held[-1]), span=1)
+    drafters = [NgramProposer(1, 3)] if speculative_config else []
+    return Engine(EngineCore(TableBackend(table), proposers=drafters, kappa=3 * len(drafters)))
+
+
+def run(*words):
+    context = CliContext(load=load, force_terminal=False)
+    result = CliRunner().invoke(app, ["audit", *map(str, words)], obj=context)
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+@pytest.mark.statistical
+def test_the_engine_over_a_model_is_called_exact_and_its_certificate_recomputes(tmp_path):
+    # An exact engine is called biased with probability 0.001; this seed is none of those.
+    stored, page = tmp_path / "c.json", tmp_path / "c.html"
+    found = run(
+        "engine", "--speculative-config", '{"method": "ngram"}', "--prompt-ids", "0 1 0 1 0",
+        "--top-k", 2, "--horizon", 4, *SIZE, "--output", stored, "--html", page,
+    )  # fmt: skip
+    assert found.exit_code == 0, found.output
+    assert "verdict: exact" in found.output
+    assert "would have been seen with probability 0.99" in found.output
+    assert "drafts accepted" in found.output
+    again = run("show", stored)
+    assert again.exit_code == 0
+    assert again.stdout == found.stdout
+    html = page.read_text()
+    assert "prefers-color-scheme: dark" in html
+    assert "http://" not in html
+    inside = html.partition('id="certificate">')[2].partition("</script>")[0]
+    assert json.loads(inside) == json.loads(stored.read_text())
+
+    forged = json.loads(stored.read_text())
+    counts = forged["evidence"]["prompts"][0]["counts"]
+    counts[0], counts[1] = counts[1] + 300, counts[0]
+    stored.write_text(json.dumps(forged))
+    assert run("show", stored).exit_code == 1
+
+
+def test_speculation_that_never_happened_is_no_evidence():
+    found = run("engine", "--prompt-ids", "0 1 0 1", "--top-k", 2, "--draws", 50, *SIZE)
+    assert found.exit_code == 3
+    assert "not enough evidence: nothing was drafted" in found.output
+
+
+@pytest.mark.statistical
+def test_a_planted_fault_exits_with_1_and_is_named():
+    found = run(
+        "engine", "--table", "--processes", 1, "--draws", 1000, *SIZE,
+        "--plant", "target drawn again on reject",
+    )  # fmt: skip
+    assert found.exit_code == 1
+    assert "diagnosis: 'target drawn again on reject'" in found.stdout
+    assert "where: 'table' after" in found.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("engine", "--plant", "x"), "--table"),
+        (("engine", "--table", "--top-k", "2"), "brings its model"),
+        (("engine", "--table", "--processes", "0"), "processes 0"),
+        (("engine", "--temperature", "0"), "expected above 0"),
+        (("engine", "--prompt-ids", "a b"), "expected whole numbers"),
+        (("engine", "--tv", "2"), "tv 2"),
+        (("python", "json:dumps", "--reference", "no.json"), "no.json"),
+        (("http", "http://x", "--model", "m", "--reference", "none"), "--off-url"),
+        (("http", "x", "--model", "m", "--reference", "none"), "expected http"),
+        (("--quick",), "--self-test"),
+        (("show", "missing.json"), "missing.json"),
+    ],
+)
+def test_wrong_usage_is_one_line(words, message):
+    found = run(*words)
+    assert found.exit_code in (1, 2)
+    lines = found.stderr.strip().splitlines()
+    assert message in lines[-1]
+    assert [line for line in lines if line.startswith("error: ")] == lines[-1:]
+    assert not found.stdout
+
+
+DECODER = """
+import numpy as np
+
+def right(prompt_ids, policy, n):
+    assert policy["max_tokens"] == 2
+    rows = np.array({outcomes})
+    rng = np.random.default_rng(policy["seed"])
+    return {{"samples": rows[rng.choice(len(rows), n, p={probs})], "rounds": [(2, 1, 2)] * n}}
+
+def wrong(prompt_ids, policy, n):
+    return right(prompt_ids, policy, n)["samples"] // 2
+
+def silent(prompt_ids, policy, n):
+    return {{"samples": right(prompt_ids, policy, n)["samples"], "rounds": [(0, 0, 1)] * n}}
+"""
+
+
+@pytest.mark.statistical
+def test_functions_are_audited_against_a_file_of_laws(tmp_path, monkeypatch):
+    # Three audits with a false-alarm rate of 0.001 each, on fixed seeds.
+    laws = tmp_path / "laws.json"
+    write_laws(laws, [LawFile("p", (0,), LAW)])
+    outcomes = [list(outcome) for outcome in LAW.outcomes]
+    source = DECODER.format(outcomes=outcomes, probs=LAW.probs.tolist())
+    (tmp_path / "audited_decoder.py").write_text(source)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    words = ("--reference", laws, "--draws", 1500, *SIZE)
+    assert run("python", "audited_decoder:right", *words).exit_code == 0
+    wrong = run("python", "audited_decoder:wrong", *words)
+    assert wrong.exit_code == 1
+    assert "does not report its rounds" in wrong.stdout
+    assert run("python", "audited_decoder:silent", *words).exit_code == 3
+    refused = run("python", "audited_decoder:right", *words, "--prompt-ids", "1")
+    assert refused.exit_code == 2
+
+
+class _Server(BaseHTTPRequestHandler):
+    """Draws one of two texts; with speculation it prefers the first."""
+
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        bar = 0.9 if body["spec"] == "wrong" else 0.5
+        text = "a" if np.random.default_rng(body["seed"]).random() < bar else "b"
+        answer = json.dumps({"choices": [{"text": text}]}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.mark.statistical
+def test_a_server_is_compared_with_itself_without_speculation(tmp_path):
+    stored = tmp_path / "c.json"
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Server) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        codes = {}
+        for spec in ("right", "wrong"):
+            words = ("--body", json.dumps({"spec": spec}), "--off-body", '{"spec": "off"}')
+            codes[spec] = run(
+                "http", url, "--model", "m", "--reference", "none", "--prompt", "p",
+                "--draws", 150, "--output", stored, *words, "--tv", "0.35", *SIZE[2:],
+            ).exit_code  # fmt: skip
+        server.shutdown()
+    assert codes == {"right": 0, "wrong": 1}
+    shown = run("show", stored)
+    assert shown.exit_code == 1
+    assert "on and off differ" in shown.stdout

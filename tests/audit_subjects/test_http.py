@@ -1,0 +1,140 @@
+"""Servers as black boxes, and speculation on against off."""
+
+from __future__ import annotations
+
+import json
+
+import httpx
+import numpy as np
+import pytest
+
+from draftproof.audit import Plan
+from draftproof.audit.subjects import OnOffEvidence, Policy, TextCounts, judge_on_off
+from draftproof.audit.subjects.http_completions import HttpCompletions, Spelling, text_law
+from draftproof.core.params import SamplingParams
+from draftproof.errors import BackendError, ConfigError
+from draftproof.evidence import JointLaw
+
+POLICY = Policy(SamplingParams(temperature=0.5, top_k=2), 2)
+PLAN = Plan(tv=0.2, calibration_samples=6000)
+
+
+def server(answer, seen=None):
+    def handle(request):
+        body = json.loads(request.content)
+        if seen is not None:
+            seen.append((str(request.url), body))
+        return answer(body)
+
+    return httpx.MockTransport(handle)
+
+
+def completion(text):
+    return httpx.Response(200, json={"choices": [{"text": text}]})
+
+
+def test_requests_say_what_the_policy_says_and_have_seeds_of_their_own():
+    seen = []
+    transport = server(lambda body: completion(str(body["seed"])), seen)
+    spelling = Spelling("m", {"speculate": True})
+    subject = HttpCompletions("http://x:1/", spelling, connections=1, transport=transport)
+    assert subject.texts("hello", POLICY, 3, 2**31 - 1) == [str(2**31 - 1), "0", "1"]
+    url, body = seen[0]
+    assert url == "http://x:1/v1/completions"
+    assert body == {
+        "model": "m",
+        "prompt": "hello",
+        "max_tokens": 2,
+        "temperature": 0.5,
+        "top_k": 2,
+        "stream": False,
+        "speculate": True,
+        "seed": 2**31 - 1,
+    }
+
+
+def test_a_server_that_refuses_or_babbles_is_an_error():
+    for answer, message in (
+        (lambda _: httpx.Response(400, text="no top_k here"), "status 400: no top_k here"),
+        (lambda _: httpx.Response(200, json={"choices": []}), "expected a completion"),
+    ):
+        subject = HttpCompletions("http://x", Spelling("m"), transport=server(answer))
+        with pytest.raises(BackendError, match=message):
+            subject.texts("p", POLICY, 1, 0)
+
+
+def test_what_requests_cannot_say_is_refused():
+    subject = HttpCompletions("http://x", Spelling("m"), transport=server(None))
+    with pytest.raises(ConfigError, match="banned_token_ids"):
+        subject.texts("p", Policy(SamplingParams(banned_token_ids=(1,)), 2), 1, 0)
+    with pytest.raises(ConfigError, match="expected http"):
+        HttpCompletions("localhost:8000", Spelling("m"))
+
+
+def test_continuations_that_read_alike_are_one_outcome():
+    law = JointLaw.from_mapping({(0, 1): 0.25, (2, 9): 0.5, (3, 3): 0.25}, 2, [9])
+    words = {0: "a", 1: "b", 2: "ab", 3: "c"}
+    seen = text_law(law, lambda ids: "".join(words[i] for i in ids))
+    assert seen.texts == ("ab", "cc")
+    np.testing.assert_allclose(seen.law.probs, [0.75, 0.25])
+    assert seen.outcomes(["cc", "x", "ab", "x", "y"]) == [(1,), (2,), (0,), (2,), (3,)]
+
+
+def sample(probs, num, seed):
+    rng = np.random.default_rng(seed)
+    return [f"text {i}" for i in rng.choice(len(probs), num, p=probs)]
+
+
+FLAT = np.full(8, 1 / 8)
+#: TV 0.25 from the flat law.
+BENT = np.array([3] * 4 + [1] * 4) / 16
+
+
+@pytest.mark.statistical
+def test_on_and_off_are_told_apart():
+    # False alarms 0.001; 2000 draws each show a difference of TV 0.11 at probability 0.99.
+    same = OnOffEvidence(
+        "s", PLAN, (TextCounts.of("p", sample(FLAT, 2000, 1), sample(FLAT, 2000, 2)),)
+    )
+    verdict = judge_on_off(same)
+    assert verdict.verdict == "exact", verdict.reason
+    assert 0.05 < verdict.smallest < 0.2
+    bent = OnOffEvidence(
+        "s", PLAN, (TextCounts.of("p", sample(BENT, 2000, 1), sample(FLAT, 2000, 2)),)
+    )
+    assert judge_on_off(bent).verdict == "biased"
+    few = OnOffEvidence(
+        "s", PLAN, (TextCounts.of("p", sample(FLAT, 100, 1), sample(FLAT, 100, 2)),)
+    )
+    assert judge_on_off(few).exit_code == 3
+
+
+@pytest.mark.statistical
+def test_the_stated_sensitivity_holds():
+    # 40 comparisons at the stated size: at 0.99 each, fewer than 35 alarms has chance 3e-6.
+    null = OnOffEvidence(
+        "s", PLAN, (TextCounts.of("p", sample(FLAT, 500, 1), sample(FLAT, 500, 2)),)
+    )
+    tv = judge_on_off(null).smallest
+    bent = np.where(np.arange(8) < 4, 1 + 2 * tv, 1 - 2 * tv) / 8
+    from draftproof.evidence import two_sample_counts
+
+    rng = np.random.default_rng(3)
+    alarms = sum(
+        two_sample_counts(
+            rng.multinomial(500, bent), rng.multinomial(500, FLAT), num_samples=6000
+        ).p_value
+        <= 1e-3
+        for _ in range(40)
+    )
+    assert alarms >= 35
+
+
+def test_a_comparison_comes_back_from_json():
+    held = OnOffEvidence("s", PLAN, (TextCounts.of("p", ["a", "b"], ["a"]),), {"k": "v"})
+    again = OnOffEvidence.from_json(json.loads(json.dumps(held.to_json())))
+    assert again == held
+    with pytest.raises(ConfigError, match="stored evidence"):
+        OnOffEvidence.from_json({"prompts": []})
+    with pytest.raises(ConfigError, match="no prompt"):
+        OnOffEvidence("s", PLAN, ())

@@ -154,25 +154,24 @@ def main() -> None:
     costs = {} if options.profile is None else {"profile": options.profile}
     engine = load(options.model, precision=options.precision, speculative_config=AUTO | costs)
     print(environment()["cpu"])
-    figures = {
-        f"{workload}, batch {batch}": sweep(engine, workload, batch, options)
-        for batch in options.batches
-        for workload in ("copying", "free")
-    }
     decisions = {str(batch): decision_cost(batch) for batch in (1, 4, 16, 32)}
     for batch, cost in decisions.items():
         print(f"decision for {batch} rows: mean {cost['mean_us']:.0f} us per step")
-    report(
-        {
-            "benchmark": "controller",
-            "precision": options.precision,
-            "costs": "built-in" if options.profile is None else "profile",
-            "max_tokens": options.max_tokens,
-            "figures": figures,
-            "decision_us_per_step": decisions,
-        },
-        options.output,
-    )
+    figures: dict[str, dict] = {}
+    for batch in options.batches:
+        for workload in ("copying", "free"):
+            figures[f"{workload}, batch {batch}"] = sweep(engine, workload, batch, options)
+            report(  # after each cell, so that a run that is cut short leaves something
+                {
+                    "benchmark": "controller",
+                    "precision": options.precision,
+                    "costs": "built-in" if options.profile is None else "profile",
+                    "max_tokens": options.max_tokens,
+                    "figures": figures,
+                    "decision_us_per_step": decisions,
+                },
+                options.output,
+            )
 
 
 if __name__ == "__main__":

@@ -24,6 +24,9 @@ from draftproof.backends.table import PagedStore, TableBackend
 from draftproof.core.kappa_policy import RowChoice
 from draftproof.core.rng import CoinSource
 from draftproof.engine import GenerateRequest
+from draftproof.planner.controller import GoodputController
+from draftproof.planner.cost import AffineCost
+from draftproof.planner.rounds import ParallelDraft, RoundCost
 from draftproof.proposers import DraftModelProposer, NgramProposer
 from draftproof.testing.scripted import OracleProposer
 
@@ -150,6 +153,20 @@ def test_equal_calls_give_equal_texts(rule):
     first, second = run(core, batch), run(core, batch)
     assert ids(first) == ids(second)
     assert ids(first) == ids(run(auto(Learning(), [DraftModelProposer(TableBackend(NEAR))]), batch))
+
+
+@pytest.mark.parametrize("rule", [None, *RULES])
+def test_the_controller_decides_alike_in_equal_calls(rule):
+    """Its decisions are a function of counts and costs, never of a clock."""
+    cost = RoundCost(AffineCost(1.0, 0.05), ParallelDraft(0.01))
+    batch = requests(3, 9, 5, 1, max_tokens=30, params=WARM, rule=rule)
+    core = auto(GoodputController(cost), [DraftModelProposer(TableBackend(NEAR))], kappa=6)
+    first, second = run(core, batch), run(core, batch)
+    assert ids(first) == ids(second)
+    for name, result in first.items():
+        assert result.records == second[name].records
+    lengths = {len(record.drafted) for result in first.values() for record in result.records}
+    assert len(lengths) > 2
 
 
 def test_company_may_change_a_text_of_the_rules_that_divide_by_the_drafters_law():

@@ -18,6 +18,10 @@ from draftproof.core.params import SamplingParams
 from draftproof.engine import EngineCore, GenerateRequest
 from draftproof.engine import lengths as lengths_module
 from draftproof.engine.drafting import draft_rows
+from draftproof.planner.controller import ControllerConfig, GoodputController
+from draftproof.planner.cost import AffineCost
+from draftproof.planner.rounds import ParallelDraft, RoundCost
+from draftproof.planner.tracker import TrackerConfig
 from draftproof.proposers import DraftModelProposer
 from draftproof.testing.branching import BranchingCoins, exact_law
 
@@ -76,6 +80,18 @@ class FollowsAcceptance:
 
     def reset(self):
         self.next.clear()
+
+
+def shipped(core=None):
+    """The controller, with costs and a memory for which one round of evidence decides."""
+    config = ControllerConfig(
+        max_kappa=2,
+        min_gain=0.0,
+        decide_every=1,
+        probe_after=1,
+        tracker=TrackerConfig(prior_rate=0.7, prior_rounds=0.5, shrinkage_rounds=0.5),
+    )
+    return GoodputController(RoundCost(AffineCost(1.0, 0.5), ParallelDraft(0.05)), config=config)
 
 
 class Peeks(FollowsAcceptance):
@@ -149,9 +165,10 @@ def law_of(policy, rule, *, horizon, ahead=0):
     return exact_law(program), lengths
 
 
+@pytest.mark.parametrize("policy", [FollowsAcceptance, shipped])
 @pytest.mark.parametrize("rule", ["standard", "block", "coupled", "sample-match"])
-def test_lengths_that_follow_acceptance_keep_the_joint_law(rule):
-    law, lengths = law_of(FollowsAcceptance, rule, horizon=5)
+def test_lengths_that_follow_acceptance_keep_the_joint_law(rule, policy):
+    law, lengths = law_of(policy, rule, horizon=5)
     assert distance(law, 5) < TOLERANCE
     assert len({length[2:3] for length in lengths}) > 1, "no length followed what was accepted"
 

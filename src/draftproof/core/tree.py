@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from draftproof.errors import InvariantError
 
 if TYPE_CHECKING:
     from draftproof.core.law import Law
-    from draftproof.core.types import Draft
+    from draftproof.core.types import Draft, TokenSource
 
 __all__ = ["TreeDraft", "TreeVerdict"]
 
@@ -150,10 +150,11 @@ class TreeVerdict:
         was kept.
     token_id : int
         The token emitted after them.
-    source : {"recovered", "bonus", "sampled"}
-        Where that token came from; ``bonus`` below a kept leaf.
+    source : {"accepted", "recovered", "bonus", "sampled"}
+        Where that token came from; ``bonus`` below a kept leaf. ``accepted`` where it is
+        itself a kept draft, and the target has no law after it.
     """
 
     path: tuple[int, ...]
     token_id: int
-    source: Literal["recovered", "bonus", "sampled"]
+    source: TokenSource

@@ -12,6 +12,7 @@ from draftproof.core.law import Law
 from draftproof.core.rng import RoundCoins
 from draftproof.core.types import Draft, Verdict
 from draftproof.verify.draft_laws import claimed_prob, draft_law
+from draftproof.verify.no_law import NoLawError
 
 __all__ = ["verify_block"]
 
@@ -50,13 +51,23 @@ def verify_block(draft: Draft, law_at: Callable[[int], Law], coins: RoundCoins) 
     were thrown away are therefore not independent of the outcome, and their coins
     must not be used again: ``draft`` and ``accept`` coins are keyed by the round,
     see `draftproof.core.rng`.
+
+    Where the target has no law after a prefix, that prefix is the last: whether there is
+    one depends on the prefix alone, so this is a shorter draft like any other.
     """
     # weights[i] is P_i; targets[i] and proposals[i] are the laws after prefix i.
     weights: list[float] = [1]
     targets: list[Law] = []
     proposals: list[Law] = []
+    last = len(draft)
     for i, token in enumerate(draft.token_ids):
-        target = law_at(i)
+        try:
+            target = law_at(i)
+        except NoLawError:
+            if i == 0:
+                raise
+            last = i
+            break
         proposal = draft_law(draft, i, target.vocab_size)
         draft_prob = claimed_prob(draft, i, proposal)
         targets.append(target)
@@ -65,7 +76,6 @@ def verify_block(draft: Draft, law_at: Callable[[int], Law], coins: RoundCoins) 
         if not weight > 0:
             break
         weights.append(weight)
-    last = len(draft)
     for i in range(len(weights) - 1, 0, -1):
         weight = weights[i]
         if weight < 1:

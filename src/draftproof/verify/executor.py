@@ -7,7 +7,7 @@ logits that live on a device, decide the same on the same coins.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -23,6 +23,7 @@ from draftproof.core.types import Draft, TreeDraft, TreeVerdict
 from draftproof.errors import ConfigError, NonFiniteLogitsError
 from draftproof.verify.allow_lossy import AllowLossy
 from draftproof.verify.dispatch import verify
+from draftproof.verify.no_law import NoLawError
 from draftproof.verify.tree import TREE_RULE_OF, verify_tree
 
 __all__ = ["Executor", "NumpyExecutor", "TokenLogprobs", "VerifyRow", "rule_for"]
@@ -89,7 +90,10 @@ class Executor(Protocol):
         -------
         list of TreeVerdict or Exception
             One per row, in order. The kept path of a chain is ``0 .. accepted - 1``. A
-            row that cannot be judged has its error, and harms no other.
+            row that cannot be judged has its error, and harms no other. Where a draft is
+            kept and there is no law after it, that draft is the verdict's token, with the
+            source ``"accepted"``: plain decoding commits it too, and then ends, or meets
+            the error in its next step.
         """
         ...
 
@@ -196,8 +200,23 @@ class NumpyExecutor:
 
 def _judge(row: VerifyRow, logits: NDArray[np.float32]) -> TreeVerdict:
     def law_at(node: int) -> Law:
-        return _law_at(row, logits, node)
+        try:
+            return _law_at(row, logits, node)
+        except (ConfigError, NonFiniteLogitsError) as error:
+            raise NoLawError(node, error) from error
 
+    try:
+        return _verdict(row, law_at)
+    except NoLawError as missing:
+        if missing.node < 0:
+            raise missing.reason from None
+        draft = row.draft
+        chain = range(missing.node + 1)
+        path = draft.path(missing.node) if isinstance(draft, TreeDraft) else tuple(chain)
+        return TreeVerdict(path[:-1], draft.token_ids[missing.node], "accepted")
+
+
+def _verdict(row: VerifyRow, law_at: Callable[[int], Law]) -> TreeVerdict:
     draft = row.draft
     if isinstance(draft, TreeDraft):
         if not isinstance(row.rule, str):

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from draftproof.core.law import Law
 from draftproof.core.rng import RoundCoins
 from draftproof.core.types import TreeDraft, TreeVerdict
+from draftproof.verify.no_law import NoLawError
 from draftproof.verify.sibling_laws import SiblingLaw
 
 __all__ = ["verify_traversal"]
@@ -83,7 +84,13 @@ class _Traversal:
                 return None
             drawn = self._law_at(node).draw(self._coins.sample(len(path)))
             return TreeVerdict(path, drawn, "bonus" if path else "sampled")
-        target = self._law_at(node)
+        try:
+            target = self._law_at(node)
+        except NoLawError:
+            # A leaf then: whether there is a law depends on the path down to here alone.
+            if not self._keeps(node, weight):
+                return None
+            raise
         siblings = SiblingLaw(self._tree, node, target.vocab_size)
         for child in children:
             proposal, draft_prob = siblings.of(child)

@@ -138,14 +138,14 @@ class AuditSize:
         return Plan(self.alpha, self.tv, self.power, self.calibration_samples)
 
     def draws_for(self, num_outcomes: int) -> int:
-        """Return the draws per prompt; a tenth more than the theory asks for."""
+        """Return the draws per prompt; a quarter more than the theory asks for."""
         from draftproof.evidence import draws_needed
 
         if self.draws is not None:
             if self.draws < 1:
                 raise ConfigError(f"--draws {self.draws}: expected 1 or more")
             return self.draws
-        return 1 + int(1.1 * draws_needed(max(2, num_outcomes), self.tv, self.alpha, self.power))
+        return 1 + int(1.25 * draws_needed(max(2, num_outcomes), self.tv, self.alpha, self.power))
 
     def first_seed(self) -> int:
         """Return the seed of the first draw: the one asked for, or one nobody chose."""

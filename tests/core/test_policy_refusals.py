@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from itertools import permutations
 
 import numpy as np
@@ -154,3 +155,24 @@ def test_a_policy_is_a_value() -> None:
     assert params == SamplingParams(logit_bias={1: 2.0})
     assert hash(params) == hash(SamplingParams(logit_bias={1: 2.0}))
     assert SamplingParams().has_penalties is False
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("temperature", "hot"),
+        ("temperature", None),
+        ("temperature", True),
+        ("top_p", "x"),
+        ("repetition_penalty", 1e300),
+        ("repetition_penalty", 1e-60),
+        ("presence_penalty", 1e39),
+        ("frequency_penalty", -1e39),
+        ("logit_bias", {1: 1e39}),
+        ("logit_bias", {1: None}),
+    ],
+)
+def test_what_float32_cannot_hold_and_what_is_no_number_is_refused_by_name(name, value) -> None:
+    shown = value[1] if isinstance(value, dict) else value
+    with pytest.raises(ConfigError, match=rf"{name}.*{re.escape(str(shown))}.*expected a finite"):
+        SamplingParams(**{name: value})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from numbers import Real
 
 from draftproof.errors import ConfigError
 
@@ -12,6 +13,9 @@ __all__ = ["DEFAULT_ORDER", "GREEDY_TEMPERATURE", "SamplingParams"]
 
 #: Below this temperature a policy is greedy, on the draft side and the target side.
 GREEDY_TEMPERATURE = 1e-5
+
+#: What may be added to a logit or multiply it: sums with counts stay inside float32.
+_LARGEST = 1e30
 
 #: The stages in the order in which most engines apply them.
 DEFAULT_ORDER = ("bias", "penalties", "allowed", "temperature", "top_k", "top_p", "min_p")
@@ -32,7 +36,7 @@ class SamplingParams:
     min_p : float
         Least probability relative to the largest, in [0, 1].
     repetition_penalty : float
-        Above 0; 1 for none.
+        From 1e-30 to 1e30; 1 for none.
     presence_penalty : float
         Subtracted from the logit of every token of the output.
     frequency_penalty : float
@@ -78,9 +82,9 @@ class SamplingParams:
         _check_whole("top_k", self.top_k)
         _check_range("top_p", self.top_p, 0.0, 1.0, open_low=True)
         _check_range("min_p", self.min_p, 0.0, 1.0)
-        _check_range("repetition_penalty", self.repetition_penalty, 0.0, math.inf, open_low=True)
-        _check_range("presence_penalty", self.presence_penalty, -math.inf, math.inf)
-        _check_range("frequency_penalty", self.frequency_penalty, -math.inf, math.inf)
+        _check_range("repetition_penalty", self.repetition_penalty, 1 / _LARGEST, _LARGEST)
+        _check_range("presence_penalty", self.presence_penalty, -_LARGEST, _LARGEST)
+        _check_range("frequency_penalty", self.frequency_penalty, -_LARGEST, _LARGEST)
         _check_whole("min_tokens", self.min_tokens)
         for name, ids in (
             ("logit_bias", self.logit_bias),
@@ -90,7 +94,7 @@ class SamplingParams:
         ):
             _check_ids(name, ids)
         for token, bias in self.logit_bias.items():
-            _check_range(f"logit_bias[{token}]", bias, -math.inf, math.inf)
+            _check_range(f"logit_bias[{token}]", bias, -_LARGEST, _LARGEST)
         if self.allowed_token_ids is not None and not self.allowed_token_ids:
             raise ConfigError("allowed_token_ids (): expected at least one token id, or None")
         object.__setattr__(self, "logit_bias", dict(self.logit_bias))
@@ -136,12 +140,16 @@ class SamplingParams:
 
 
 def _check_range(
-    name: str, value: float, low: float, high: float, *, open_low: bool = False
+    name: str, value: object, low: float, high: float, *, open_low: bool = False
 ) -> None:
-    inside = (low < value if open_low else low <= value) and value <= high
-    if not inside or math.isnan(value) or math.isinf(value):
-        bracket = "(" if open_low else "["
-        raise ConfigError(f"{name} {value}: expected a finite number in {bracket}{low}, {high}]")
+    bracket = "(" if open_low else "["
+    expected = f"expected a finite number in {bracket}{low}, {high}]"
+    if not isinstance(value, Real) or isinstance(value, bool):
+        raise ConfigError(f"{name} {value!r}: {expected}")
+    number = float(value)
+    inside = (low < number if open_low else low <= number) and number <= high
+    if not inside or math.isinf(number):
+        raise ConfigError(f"{name} {value}: {expected}")
 
 
 def _check_whole(name: str, value: int) -> None:

@@ -305,3 +305,29 @@ def test_wrong_usage_exits_2_with_empty_stdout(invoke, words):
     assert result.exit_code == 2
     assert result.stdout == ""
     assert words[0] in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (
+            ("--speculative-config", '{"rejection_sample_method": "block"}'),
+            "rule block needs a drafter",
+        ),
+        (
+            (
+                "--speculative-config",
+                '{"rejection_sample_method": "lenience", "lenience": 0.5, "allow_lossy": true}',
+            ),
+            "rule lenience needs a drafter",
+        ),
+        (
+            ("--speculative-config", '{"method": "ngram"}', "--draft-precision", "f32"),
+            "--draft-precision f32 needs --draft-model",
+        ),
+    ],
+)
+def test_what_nothing_would_read_is_refused(invoke, words, named):
+    result = invoke("generate", "x", *words)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert named in result.stderr

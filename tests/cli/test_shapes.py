@@ -112,7 +112,7 @@ def test_log_probabilities_under_the_policy(invoke):
         (["--json-schema", "{"], "json_schema grammar is not JSON"),
         (["--regex", "("], "regex grammar"),
         (["--prediction", "p.txt"], "--prediction p.txt needs a method that reads it"),
-        (["--rule", "block"], "--rule block needs a drafter"),
+        (["--rule", "block"], "rule block needs a drafter"),
         (["--repeats", "4"], "--repeats is 4; expected --compare"),
         (["--n", "0"], "--n is 0; expected at least 1"),
         (["--n", "2", "--show-sources"], "--n 2 is for one prompt"),

@@ -117,9 +117,10 @@ def generate(
         logprobs=logprobs,
         show_sources=show_sources,
         has_drafter=v.has_drafter(config),
+        has_draft_model=config.get("model") is not None,
         draft_precision=draft_precision,
         n=n,
-        rule=rule,
+        rule=config.get("rejection_sample_method"),
         logprobs_mode=logprobs_mode,
     )
     if prediction is not None and config.get("method") not in ("prediction", "hybrid"):
@@ -202,11 +203,12 @@ def _check_combination(
     repeats: int | None,
     as_json: bool,
     n: int,
-    rule: o.Rule | None,
+    rule: str | None,
     logprobs_mode: o.LogprobsMode | None,
     logprobs: int | None,
     show_sources: bool | None,
     has_drafter: bool,
+    has_draft_model: bool,
     draft_precision: o.Precision | None,
 ) -> None:
     """Refuse options that would be ignored together."""
@@ -216,15 +218,15 @@ def _check_combination(
             + ("at least 1" if compare else "--compare beside it")
         )
     # The other rules say how plain tokens are drawn, too.
-    if rule in (o.Rule.STANDARD, o.Rule.BLOCK) and not has_drafter:
-        raise ConfigError(f"--rule {rule} needs a drafter; plain decoding has nothing to verify")
+    if rule not in (None, o.Rule.COUPLED, o.Rule.SAMPLE_MATCH) and not has_drafter:
+        raise ConfigError(f"rule {rule} needs a drafter; plain decoding has nothing to verify")
     if n < 1:
         raise ConfigError(f"--n is {n}; expected at least 1")
     if n > 1 and (compare or prompts is not None or show_sources):
         raise ConfigError(f"--n {n} is for one prompt; no --compare, --prompts or --show-sources")
     if logprobs_mode is not None and logprobs is None:
         raise ConfigError(f"--logprobs-mode {logprobs_mode} needs --logprobs")
-    if draft_precision is not None and not has_drafter:
+    if draft_precision is not None and not has_draft_model:
         raise ConfigError(f"--draft-precision {draft_precision} needs --draft-model")
     if compare and not has_drafter:
         raise ConfigError(

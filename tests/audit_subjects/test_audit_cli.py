@@ -72,7 +72,7 @@ def test_speculation_that_never_happened_is_no_evidence():
 @pytest.mark.statistical
 def test_a_planted_fault_exits_with_1_and_is_named():
     found = run(
-        "engine", "--table", "--processes", 1, "--draws", 1000, *SIZE,
+        "engine", "--table", "--processes", 1, "--draws", 1500, *SIZE,
         "--plant", "target drawn again on reject",
     )  # fmt: skip
     assert found.exit_code == 1

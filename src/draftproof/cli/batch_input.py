@@ -41,6 +41,7 @@ LINE_OPTIONS: Mapping[str, str] = {
     "stream": "an integer",
     "logprobs": "an integer",
     "num_speculative_tokens": "an integer",
+    "max_speculative_tokens": "an integer",
     "proposer": "a string",
     "rule": "a string",
     "logprobs_mode": "a string",

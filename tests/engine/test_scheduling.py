@@ -131,7 +131,7 @@ class Watched(Scheduler):
         super()._preempt(session)
 
 
-@pytest.mark.parametrize("num_pages", [9, 12, 16])
+@pytest.mark.parametrize("num_pages", [9, 11, 13])
 @pytest.mark.parametrize("max_pass_tokens", [None, 1, 9])
 def test_only_the_youngest_gives_its_pages_back(num_pages, max_pass_tokens):
     """So the oldest always moves on, and a queue of requests cannot chase itself."""

@@ -148,7 +148,7 @@ def test_several_completions_of_one_seed_are_its_streams():
     unseeded = engine.generate_n([1, 2, 3], 2, max_tokens=12, temperature=1.0)
     assert unseeded[0].seed == unseeded[1].seed
     assert unseeded[0].token_ids != unseeded[1].token_ids
-    with pytest.raises(ConfigError, match="n is 0"):
+    with pytest.raises(ConfigError, match="n is 0; expected at least 1"):
         engine.generate_n([1], 0)
 
 

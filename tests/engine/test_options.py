@@ -148,7 +148,7 @@ def test_an_option_that_is_dropped_at_drafts_is_seen(option, monkeypatch):
 
 
 REFUSED = {
-    "max_tokens": [0, -1, 2.5, True],
+    "max_tokens": [0, -1, 2.5, True, None],
     "temperature": [-0.1, float("nan"), float("inf")],
     "top_k": [-1, 1.5],
     "top_p": [0.0, 1.1],
@@ -160,12 +160,18 @@ REFUSED = {
     "allowed_token_ids": [[], [VOCAB], [-1]],
     "banned_token_ids": [[VOCAB], [-1]],
     "min_tokens": [-1],
-    "stop_token_ids": [[VOCAB], [-1]],
+    "stop_token_ids": [[VOCAB], [-1], [1.5], [True], None, 3],
     "seed": ["seed", 1.5],
-    "stream": [-1, 0.5],
+    "stream": [-1, 0.5, None],
     "logprobs": [-1, 101],
-    "logprobs_mode": ["cooked"],
-    "prediction": [[VOCAB], [-1]],
+    "logprobs_mode": ["cooked", 1],
+    "stop": [None, 5, [b"a"]],
+    "ignore_eos": ["no"],
+    "tenant": [5],
+    "rule": [5],
+    "grammar": ["abc"],
+    "stop_criterion": [5],
+    "prediction": [[VOCAB], [-1], [1.5], None],
     "num_speculative_tokens": [-1, 1.5],
 }
 
@@ -197,7 +203,10 @@ def test_names_that_are_unknown_are_refused_whether_or_not_they_would_be_used():
         make_engine().generate(PROMPT, stop="a")
 
 
-@pytest.mark.parametrize("prompt", [[], "", [VOCAB], [-1], [0.5], [None], list(range(7)) * 200])
+@pytest.mark.parametrize(
+    "prompt",
+    [[], "", [VOCAB], [-1], [0.5], [None], list(range(7)) * 200, None, 5, [{"role": "user"}]],
+)
 def test_a_prompt_that_does_not_fit_is_refused(prompt):
     with pytest.raises(PromptError):
         engine(4).generate(prompt)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -138,7 +138,9 @@ class SpeculativeConfig(BaseModel):
         *Ours*: draftless tokens from which on the model is not asked.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, protected_namespaces=(), strict=True, allow_inf_nan=False
+    )
 
     method: Literal[
         "none",
@@ -177,7 +179,7 @@ class SpeculativeConfig(BaseModel):
     hybrid_model_tokens: int = Field(default=3, ge=1)
     hybrid_enough: int = Field(default=4, ge=1)
     tree_max_paths: int = Field(default=4, ge=1)
-    tree_widths: tuple[int, ...] | None = None
+    tree_widths: tuple[Annotated[int, Field(ge=1)], ...] | None = Field(default=None, min_length=1)
     tree_acceptance: float | None = Field(default=None, gt=0.0, lt=1.0)
 
     @field_validator("num_speculative_tokens", mode="before")
@@ -309,7 +311,7 @@ class SpeculativeConfig(BaseModel):
                 raise ConfigError(
                     f"speculative config has the unknown key {key!r}; nearest known key: {near!r}"
                 )
-        data = dict(value)
+        data = {key: _as_tuple(item) for key, item in value.items()}
         if data.get("model") is not None:
             data.setdefault("method", "draft_model")
         try:
@@ -320,3 +322,8 @@ class SpeculativeConfig(BaseModel):
             message = first["msg"].removeprefix("Value error, ")
             got = "" if not first["loc"] else f", got {first['input']!r}"
             raise ConfigError(f"{where}: {message}{got}") from error
+
+
+def _as_tuple(value: Any) -> Any:
+    """Return a list of JSON as the tuple that a frozen value holds."""
+    return tuple(map(_as_tuple, value)) if isinstance(value, list) else value

@@ -68,7 +68,7 @@ def commit_row(
         request_id=session.request_id,
         position=position,
         drafted=plan.draft.token_ids,
-        num_accepted=len(verdict.path),
+        num_accepted=len(verdict.path) + (verdict.source == "accepted"),
         emitted=tuple(event.token_id for event in events),
         sources=tuple(event.source for event in events),
         proposer=plan.draft.proposer if plan.draft.token_ids else "none",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import operator
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,20 +12,19 @@ from draftproof.core.policy import SamplingParams
 from draftproof.core.protocols import Tokenizer
 from draftproof.core.rng import fresh_seed
 from draftproof.engine.core import EngineCore
+from draftproof.engine.inputs import Prompt, listed, prediction_ids, prompt_ids
 from draftproof.engine.request import (
     GenerateRequest,
     GenerateResult,
     StepOutput,
     StopCriterion,
+    check_whole,
 )
 from draftproof.engine.turns import Turns
-from draftproof.errors import ConfigError, PromptError
+from draftproof.errors import ConfigError
 from draftproof.verify import AllowLossy
 
 __all__ = ["Engine", "Prompt"]
-
-#: A text, a chat (list of ``{"role", "content"}``) or token ids.
-Prompt = str | Sequence[int] | Sequence[dict[str, str]]
 
 
 class Engine:
@@ -183,16 +181,20 @@ class Engine:
             presence_penalty=presence_penalty,
             frequency_penalty=frequency_penalty,
             logit_bias=dict(logit_bias or {}),
-            allowed_token_ids=None if allowed_token_ids is None else tuple(allowed_token_ids),
-            banned_token_ids=tuple(banned_token_ids),
+            allowed_token_ids=(
+                None
+                if allowed_token_ids is None
+                else listed("allowed_token_ids", allowed_token_ids)
+            ),
+            banned_token_ids=listed("banned_token_ids", banned_token_ids),
             min_tokens=min_tokens,
         )
         return GenerateRequest(
-            prompt_ids=self._encode(prompt),
+            prompt_ids=prompt_ids(prompt, lambda: self.tokenizer),
             params=params,
             max_tokens=max_tokens,
-            stop=(stop,) if isinstance(stop, str) else tuple(stop),
-            stop_token_ids=tuple(stop_token_ids),
+            stop=(stop,) if isinstance(stop, str) else listed("stop", stop),
+            stop_token_ids=listed("stop_token_ids", stop_token_ids),
             stop_criterion=stop_criterion,
             ignore_eos=ignore_eos,
             seed=seed,
@@ -202,7 +204,7 @@ class Engine:
             proposer=proposer,
             rule=rule,
             grammar=grammar,
-            prediction=self._encode_prediction(prediction),
+            prediction=prediction_ids(prediction, lambda: self.tokenizer),
             tenant=tenant,
             logprobs=logprobs,
             logprobs_mode=logprobs_mode,
@@ -257,8 +259,9 @@ class Engine:
         DraftproofError
             If a request failed.
         """
-        if n < 1:
-            raise ConfigError(f"n is {n}; expected at least 1")
+        check_whole("n", n, 1)
+        if "stream" in options:
+            raise ConfigError(f"stream is {options['stream']!r}; expected none beside n")
         seed = options.pop("seed", None)
         seed = fresh_seed() if seed is None else seed
         first = self.request(prompt, seed=seed, **options)
@@ -363,22 +366,6 @@ class Engine:
         if self._close is not None:
             self._close()
             self._close = None
-
-    def _encode(self, prompt: Prompt) -> tuple[int, ...]:
-        ids: Any = prompt
-        if isinstance(prompt, str):
-            ids = self.tokenizer.encode(prompt)
-        elif len(prompt) and isinstance(prompt[0], dict):
-            ids = self.tokenizer.encode_chat(prompt)  # type: ignore[arg-type]
-        try:
-            return tuple(operator.index(token) for token in ids)
-        except TypeError as error:
-            raise PromptError(f"the prompt is no text, chat or token ids: {error}") from error
-
-    def _encode_prediction(self, prediction: str | Sequence[int]) -> tuple[int, ...]:
-        if isinstance(prediction, str):
-            return tuple(self.tokenizer.encode(prediction, add_special=False))
-        return tuple(prediction)
 
     def _submit(self, request: GenerateRequest, keep: int | None = None) -> str:
         if self._is_closed:

@@ -20,6 +20,7 @@ __all__ = [
     "StepOutput",
     "StopCriterion",
     "TokenEvent",
+    "check_whole",
 ]
 
 #: Why a request ended. ``stop``: an EOS id, a stop id, a stop string or a stop
@@ -113,12 +114,16 @@ class GenerateRequest:
         """Check ranges."""
         if not self.prompt_ids:
             raise PromptError("the prompt has no tokens; expected at least one")
-        _check_whole("max_tokens", self.max_tokens, 1)
-        _check_whole("stream", self.stream, 0)
-        _check_whole("num_speculative_tokens", self.kappa, 0)
-        _check_whole("max_speculative_tokens", self.max_kappa, 0)
-        _check_whole("logprobs", self.logprobs, 0, 100)
-        _check_whole("seed", self.seed)
+        for name in ("max_tokens", "stream"):
+            if getattr(self, name) is None:
+                raise ConfigError(f"{name} is None; expected a whole number")
+        check_whole("max_tokens", self.max_tokens, 1)
+        check_whole("stream", self.stream, 0)
+        _check_kinds(self)
+        check_whole("num_speculative_tokens", self.kappa, 0)
+        check_whole("max_speculative_tokens", self.max_kappa, 0)
+        check_whole("logprobs", self.logprobs, 0, 100)
+        check_whole("seed", self.seed)
         if self.params.min_tokens > self.max_tokens:
             raise ConfigError(
                 f"min_tokens is {self.params.min_tokens}; expected at most max_tokens, "
@@ -251,7 +256,7 @@ class GenerateResult:
         return [token.token_id for token in self.tokens]
 
 
-def _check_whole(
+def check_whole(
     name: str, value: object, least: int | None = None, most: int | None = None
 ) -> None:
     """Refuse what is neither None nor a whole number in its range."""
@@ -265,3 +270,26 @@ def _check_whole(
             return
         expected = f"at least {least}" if most is None else f"{least} to {most}"
     raise ConfigError(f"{name} is {value!r}; expected {expected}")
+
+
+def _check_kinds(request: GenerateRequest) -> None:
+    """Refuse values of another kind, which would be misread or fail without a name."""
+    for name in ("tenant", "request_id", "proposer", "logprobs_mode"):
+        value = getattr(request, name)
+        if value is not None and not isinstance(value, str):
+            raise ConfigError(f"{name} is {value!r}; expected a string")
+    if not isinstance(request.ignore_eos, bool):
+        raise ConfigError(f"ignore_eos is {request.ignore_eos!r}; expected True or False")
+    if request.rule is not None and not isinstance(request.rule, str | AllowLossy):
+        raise ConfigError(f"rule is {request.rule!r}; expected a name or AllowLossy")
+    if request.grammar is not None and not isinstance(request.grammar, GrammarSpec):
+        raise ConfigError(f"grammar is {request.grammar!r}; expected a GrammarSpec")
+    if request.stop_criterion is not None and not callable(request.stop_criterion):
+        raise ConfigError(f"stop_criterion is {request.stop_criterion!r}; expected a function")
+    for text in request.stop:
+        if not isinstance(text, str):
+            raise ConfigError(f"stop holds {text!r}; expected strings")
+    for name in ("stop_token_ids", "prediction"):
+        for token in getattr(request, name):
+            if not isinstance(token, int) or isinstance(token, bool):
+                raise ConfigError(f"{name} holds {token!r}; expected token ids")

@@ -285,6 +285,8 @@ class Scheduler:
         pass is cheaper than computing them twice.
         """
         for session in self.waiting:
+            if not session.prefix_keys:
+                return session  # nothing of it can be shared
             if not any(self._is_computing_prefix_of(other, session) for other in self.running):
                 return session
         return None

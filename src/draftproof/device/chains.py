@@ -63,7 +63,7 @@ class Chains:
     @property
     def kappa(self) -> int:
         """Drafts per row, padding included."""
-        return self.tokens.shape[1]
+        return int(self.tokens.shape[1])
 
     def places(self) -> Tensor:
         """Return the place before each draft and after the last, shape (R, K + 1).

@@ -63,7 +63,7 @@ class TritonLaws:
 
     @property
     def _tiles(self) -> int:
-        return -(-self._logits.shape[1] // kernels.TILE)
+        return int(-(-self._logits.shape[1] // kernels.TILE))
 
     def _read(self) -> tuple[Tensor | int, ...]:
         """Return the arguments with which every kernel reads the logits."""

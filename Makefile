@@ -33,7 +33,7 @@ types: $(STAMP)  ## Static types
 	$(BIN)/mypy
 
 unit: $(STAMP)  ## Tests that need no weights
-	$(BIN)/python -m pytest -n auto -m 'not model' --ignore=tests/torch_backend --ignore=tests/device
+	$(BIN)/python -m pytest -n auto --dist worksteal -m 'not model' --ignore=tests/torch_backend --ignore=tests/device
 
 model-tests: $(STAMP)  ## Tests on the weights of a real model
 	$(BIN)/draftproof models pull smollm2

@@ -70,7 +70,7 @@ def load(
         Promise to the bit what else holds up to rounding: greedy text with drafts equals
         that without, and seed-identical rules give one text per seed. Tested at load and
         refused where runtime or machine do not keep it. Prompts are read in smaller
-        chunks, passes have at most 96 tokens, and rounds at most 15 drafts.
+        chunks, passes have at most 64 tokens, and rounds at most 15 drafts.
     cache_dir : Path, optional
         Where downloads and prepared models are kept; the user's cache when None.
     progress : callable, optional

@@ -104,7 +104,7 @@ def test_a_request_that_is_submitted_and_aborted_inside_a_step_ends_once():
     late = GenerateRequest((1, 2), WARM, max_tokens=3, request_id="late")
 
     class Interleaved:
-        lock, acts = threading.Lock(), [lambda: core.abort(core.submit(late))]
+        lock, acts = threading.RLock(), [lambda: core.abort(core.submit(late))]
 
         def __enter__(self):
             self.lock.acquire()

@@ -11,7 +11,7 @@ from draftproof.cli import audit_engine, audit_http, audit_python, audit_transfo
 from draftproof.cli.audit_finish import show_facts
 from draftproof.cli.audit_options import Json, Quiet
 from draftproof.cli.context import CliContext, Notes, write_data
-from draftproof.cli.documents import json_line
+from draftproof.cli.json_lines import json_line
 from draftproof.errors import ConfigError
 
 __all__ = ["app", "show"]

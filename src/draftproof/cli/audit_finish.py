@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from draftproof.cli.context import CliContext, Notes, write_data
-from draftproof.cli.documents import json_line
+from draftproof.cli.json_lines import json_line
 
 if TYPE_CHECKING:
     from draftproof.audit import Evidence

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from draftproof.cli.batch_input import PromptLine
 from draftproof.cli.batch_output import OutputFile
 from draftproof.cli.context import Notes, write_data
-from draftproof.cli.documents import json_line, result_document
+from draftproof.cli.documents import result_document
+from draftproof.cli.json_lines import json_line
 from draftproof.errors import ConfigError, InvariantError
 
 if TYPE_CHECKING:

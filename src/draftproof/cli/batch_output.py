@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self
 
-from draftproof.cli.documents import json_line
+from draftproof.cli.json_lines import json_line
 from draftproof.errors import ConfigError, DraftproofError
 
 __all__ = ["Finished", "OutputFile"]

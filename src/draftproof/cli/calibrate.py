@@ -112,7 +112,7 @@ def calibrate(
     path = output or default_profile_path(context.cache_dir, info.name, precision.value)
     write_profile(profile, path)
     if as_json:
-        from draftproof.cli.documents import json_line
+        from draftproof.cli.json_lines import json_line
 
         write_data(json_line(profile.document() | {"path": str(path)}))
     else:

@@ -139,7 +139,8 @@ def _shown(sample: Sample, run: Run, painter: SourcePainter) -> str:
 
 
 def _write_json(comparisons: dict[str, Comparison]) -> None:
-    from draftproof.cli.documents import comparison_document, json_line, run_document
+    from draftproof.cli.documents import comparison_document, run_document
+    from draftproof.cli.json_lines import json_line
 
     samples = [
         {

@@ -5,7 +5,6 @@ Rates stand beside their numerators and denominators. An undefined one is null.
 
 from __future__ import annotations
 
-import json
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -18,33 +17,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "comparison_document",
-    "json_line",
     "result_document",
     "run_document",
     "stats_document",
 ]
-
-
-def json_line(document: Any) -> str:
-    """Return a document as one line of JSON.
-
-    Parameters
-    ----------
-    document : object
-        Made of JSON's own types; finite numbers only.
-
-    Returns
-    -------
-    str
-        The line, with its line break.
-    """
-    line = json.dumps(document, ensure_ascii=False, allow_nan=False) + "\n"
-    try:
-        line.encode()
-    except UnicodeEncodeError:
-        # Half a surrogate pair, as JSON input may hold: only an escape can carry it.
-        return json.dumps(document, allow_nan=False) + "\n"
-    return line
 
 
 def result_document(result: GenerateResult) -> dict[str, Any]:

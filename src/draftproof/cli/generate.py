@@ -252,7 +252,8 @@ def _check_combination(
 
 
 def _generate_one(task: _Task, prompt: Prompt, *, as_json: bool) -> None:
-    from draftproof.cli.documents import json_line, run_document
+    from draftproof.cli.documents import run_document
+    from draftproof.cli.json_lines import json_line
     from draftproof.cli.run import run_request
     from draftproof.cli.sources import SourcePainter, printable
     from draftproof.cli.tables import summary_line
@@ -290,7 +291,8 @@ def _generate_one(task: _Task, prompt: Prompt, *, as_json: bool) -> None:
 
 
 def _generate_n(task: _Task, prompt: Prompt, n: int, *, as_json: bool) -> None:
-    from draftproof.cli.documents import json_line, result_document
+    from draftproof.cli.documents import result_document
+    from draftproof.cli.json_lines import json_line
     from draftproof.cli.sources import printable
 
     engine = task.load()
@@ -318,7 +320,8 @@ def _generate_n(task: _Task, prompt: Prompt, n: int, *, as_json: bool) -> None:
 
 def _compare(task: _Task, prompt: Prompt, *, repeats: int, as_json: bool) -> None:
     from draftproof.cli.compare import compare
-    from draftproof.cli.documents import comparison_document, json_line, run_document
+    from draftproof.cli.documents import comparison_document, run_document
+    from draftproof.cli.json_lines import json_line
     from draftproof.cli.sources import SourcePainter, printable
     from draftproof.cli.tables import agreement_failure, comparison_table
     from draftproof.core.rng import fresh_seed

@@ -200,7 +200,7 @@ def plan(
         text = write_configuration(made, emit.value, Emission(basis.target, basis.draft))
         write_data(text)
     elif as_json:
-        from draftproof.cli.documents import json_line
+        from draftproof.cli.json_lines import json_line
         from draftproof.planner.documents import plan_document
 
         document = {"title": basis.title, "basis": list(lines), "figures": basis.figures}

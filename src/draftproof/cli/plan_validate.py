@@ -99,7 +99,7 @@ def validate_profile(
 
 def _show(context: CliContext, found: Validation, *, as_json: bool) -> None:
     if as_json:
-        from draftproof.cli.documents import json_line
+        from draftproof.cli.json_lines import json_line
 
         points = [
             {

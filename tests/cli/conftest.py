@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import runpy
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -48,6 +49,8 @@ def start():
             stderr=subprocess.PIPE,
             text=True,
             env={**os.environ, "TABLE_CLI_PASS_S": str(pass_s)},
+            # Who runs the tests in the background hands down a Ctrl-C that is ignored.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
             **options,
         )
         running.append(process)

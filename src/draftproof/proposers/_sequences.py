@@ -144,6 +144,40 @@ class DraftSequences:
                 raise CapacityError(f"the drafter has no room for {num_tokens} tokens")
             self.drop(idle)
 
+    def reserve_draft(
+        self, request_id: str, num_pending: int, num_drafts: int, in_use: Sequence[str]
+    ) -> int:
+        """Reserve slots for a round, for one draft where there is no room for all.
+
+        Parameters
+        ----------
+        request_id : str
+            The request.
+        num_pending : int
+            Tokens that it feeds before it drafts.
+        num_drafts : int
+            Drafts one after the other; the last is never fed.
+        in_use : sequence of str
+            Requests whose sequences must stay.
+
+        Returns
+        -------
+        int
+            How many drafts fit: all, or 1.
+
+        Raises
+        ------
+        CapacityError
+            If not even one fits.
+        """
+        try:
+            self.reserve(request_id, num_pending + num_drafts - 1, in_use)
+        except CapacityError:
+            if num_drafts == 1:
+                raise
+            return self.reserve_draft(request_id, num_pending, 1, in_use)
+        return num_drafts
+
     def drop(self, request_id: str) -> None:
         """Close a request's sequence; unknown names are ignored.
 

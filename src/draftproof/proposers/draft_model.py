@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,12 +13,12 @@ from draftproof.core.policy import SamplingParams, target_law
 from draftproof.core.protocols import ModelBackend, ProposalRequest
 from draftproof.core.types import Draft, FlatBatch, Row
 from draftproof.errors import (
-    CapacityError,
     ConfigError,
     ContextOverflowError,
     DraftproofError,
     IncompatibleModelsError,
 )
+from draftproof.proposers._feeding import draft_params, groups, is_behind, piece
 from draftproof.proposers._sequences import DraftSequence, DraftSequences
 
 __all__ = ["DraftModelProposer"]
@@ -160,11 +160,13 @@ class DraftModelProposer:
             self._start(request, head, names) for request, head in zip(requests, heads, strict=True)
         ]
         rows = [row for row in started if isinstance(row, _Drafting)]
-        while behind := [row for row in rows if not row.is_done and self._is_behind(row)]:
-            for group in self._groups(behind):
+        while behind := [
+            row for row in rows if not row.is_done and is_behind(row, self._max_tokens)
+        ]:
+            for group in groups(behind, self._max_tokens):
                 self._run(group, is_last=False)
         while running := [row for row in rows if not row.is_done]:
-            for group in self._groups(running):
+            for group in groups(running, self._max_tokens):
                 self._run(group, is_last=True)
         return [row if isinstance(row, Draft) else self._finished(row) for row in started]
 
@@ -192,64 +194,27 @@ class DraftModelProposer:
             pending = [*tokens[len(sequence.cached) :], *head]
             if max(pending) >= self._backend.info.vocab_size:
                 raise IncompatibleModelsError(f"the drafter lacks token {max(pending)}")
-            num_own = self._reserve(request.request_id, len(pending), kappa - len(head), names)
+            num_own = self._sequences.reserve_draft(
+                request.request_id, len(pending), kappa - len(head), names
+            )
         except Exception as error:  # noqa: BLE001  a drafter may fail; decoding goes on
             self._sequences.drop(request.request_id)
             return Draft(proposer=self._name, note=failure_note(error))
         kappa = len(head) + num_own
-        row = _Drafting(request, self._params(request), sequence, kappa, pending, list(head))
+        row = _Drafting(
+            request, draft_params(request, self._temperature), sequence, kappa, pending, list(head)
+        )
         if kappa < request.kappa:
             row.note = f"no room in the drafter for more than {kappa} of {request.kappa} drafts"
         return row
 
-    def _reserve(self, request_id: str, num_pending: int, kappa: int, names: Sequence[str]) -> int:
-        """Reserve slots for a round and return how many drafts fit."""
-        try:
-            self._sequences.reserve(request_id, num_pending + kappa - 1, names)
-        except CapacityError:
-            if kappa == 1:
-                raise
-            return self._reserve(request_id, num_pending, 1, names)
-        return kappa
-
-    def _params(self, request: ProposalRequest) -> SamplingParams:
-        if self._temperature is None or request.params.is_greedy:
-            return request.params
-        return replace(request.params, temperature=self._temperature)
-
-    def _piece(self, row: _Drafting) -> list[int]:
-        """Return what the row feeds next.
-
-        Long texts are cut at multiples of the pass size, counted from position 0, so
-        that the shape of a row's passes does not depend on its neighbours.
-        """
-        if len(row.pending) <= self._max_tokens:
-            return row.pending[:]
-        return row.pending[: self._max_tokens - len(row.sequence.cached) % self._max_tokens]
-
-    def _is_behind(self, row: _Drafting) -> bool:
-        return len(self._piece(row)) < len(row.pending)
-
-    def _groups(self, rows: Sequence[_Drafting]) -> list[list[_Drafting]]:
-        """Split rows into passes of bounded size, in order."""
-        groups: list[list[_Drafting]] = []
-        room = 0
-        for row in rows:
-            size = len(self._piece(row))
-            if size > room:
-                groups.append([])
-                room = max(self._max_tokens, size)
-            groups[-1].append(row)
-            room -= size
-        return groups
-
     def _run(self, group: Sequence[_Drafting], *, is_last: bool) -> None:
         """Feed one piece of each row; draw a draft from the last piece's logits."""
-        pieces = [self._piece(row) for row in group]
+        pieces = [piece(row, self._max_tokens) for row in group]
         batch = FlatBatch.from_rows(
             [
-                Row(row.sequence.sequence_id, piece, len(row.sequence.cached), int(is_last))
-                for row, piece in zip(group, pieces, strict=True)
+                Row(row.sequence.sequence_id, part, len(row.sequence.cached), int(is_last))
+                for row, part in zip(group, pieces, strict=True)
             ]
         )
         try:
@@ -261,9 +226,9 @@ class DraftModelProposer:
             for row in group:  # alone, only the rows at fault fail again
                 self._run([row], is_last=is_last)
             return
-        for index, (row, piece) in enumerate(zip(group, pieces, strict=True)):
-            row.sequence.cached.extend(piece)
-            del row.pending[: len(piece)]
+        for index, (row, part) in enumerate(zip(group, pieces, strict=True)):
+            row.sequence.cached.extend(part)
+            del row.pending[: len(part)]
             num_cached, num_committed = len(row.sequence.cached), len(row.request.token_ids)
             row.sequence.num_agreed = min(num_cached, num_committed)
             if num_cached <= num_committed:

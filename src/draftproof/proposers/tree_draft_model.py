@@ -14,12 +14,12 @@ from draftproof.core.protocols import ModelBackend, ProposalRequest
 from draftproof.core.siblings import TreeBuilder, law_without
 from draftproof.core.types import FlatBatch, Row, TreeDraft
 from draftproof.errors import (
-    CapacityError,
     ConfigError,
     ContextOverflowError,
     DraftproofError,
     IncompatibleModelsError,
 )
+from draftproof.proposers._feeding import draft_params, groups, is_behind, piece
 from draftproof.proposers._sequences import DraftSequence, DraftSequences
 from draftproof.proposers.draft_model import failure_note, resized
 from draftproof.proposers.tree_shapes import Shape, check_shape, depth_of, shape_of
@@ -160,13 +160,13 @@ class DraftModelTreeProposer:
         names = [request.request_id for request in requests]
         started = [self._start(request, names) for request in requests]
         rows = [row for row in started if isinstance(row, _Growing)]
-        while behind := [b for row in rows for b in row.branches if self._is_behind(b)]:
-            for group in self._groups(behind):
+        while behind := [b for row in rows for b in row.branches if is_behind(b, self._max_tokens)]:
+            for group in groups(behind, self._max_tokens):
                 self._feed(group, is_last=False)
         while frontier := [branch for row in rows for branch in row.branches]:
             for row in rows:
                 row.branches = []
-            for group in self._groups(frontier):
+            for group in groups(frontier, self._max_tokens):
                 self._feed(group, is_last=True)
         return [row if isinstance(row, TreeDraft) else self._finished(row) for row in started]
 
@@ -194,63 +194,28 @@ class DraftModelTreeProposer:
             if max(pending) >= self._backend.info.vocab_size:
                 raise IncompatibleModelsError(f"the drafter lacks token {max(pending)}")
             depth = min(room, depth_of(shape))
-            depth = self._reserve(request.request_id, len(pending), depth, names)
+            depth = self._sequences.reserve_draft(request.request_id, len(pending), depth, names)
         except Exception as error:  # noqa: BLE001  a drafter may fail; decoding goes on
             self._sequences.drop(request.request_id)
             return TreeDraft(proposer=self._name, note=failure_note(error))
-        row = _Growing(request, self._params(request), main, TreeBuilder(self._name))
+        row = _Growing(
+            request, draft_params(request, self._temperature), main, TreeBuilder(self._name)
+        )
         row.branches = [_Branch(row, main, _cut(shape, depth), pending)]
         if depth < depth_of(shape):
             row.note = f"no room in the drafter for drafts deeper than {depth}"
         return row
-
-    def _reserve(self, request_id: str, num_pending: int, depth: int, names: Sequence[str]) -> int:
-        """Reserve slots for one path and return how deep it may be."""
-        try:
-            self._sequences.reserve(request_id, num_pending + depth - 1, names)
-        except CapacityError:
-            if depth == 1:
-                raise
-            return self._reserve(request_id, num_pending, 1, names)
-        return depth
-
-    def _params(self, request: ProposalRequest) -> SamplingParams:
-        if self._temperature is None or request.params.is_greedy:
-            return request.params
-        return replace(request.params, temperature=self._temperature)
-
-    def _piece(self, branch: _Branch) -> list[int]:
-        """Return what a branch feeds next; cut at multiples of the pass size."""
-        if len(branch.pending) <= self._max_tokens:
-            return branch.pending[:]
-        return branch.pending[: self._max_tokens - len(branch.sequence.cached) % self._max_tokens]
-
-    def _is_behind(self, branch: _Branch) -> bool:
-        return len(self._piece(branch)) < len(branch.pending)
-
-    def _groups(self, branches: Sequence[_Branch]) -> list[list[_Branch]]:
-        """Split branches into passes of bounded size, in order."""
-        groups: list[list[_Branch]] = []
-        room = 0
-        for branch in branches:
-            size = len(self._piece(branch))
-            if size > room:
-                groups.append([])
-                room = max(self._max_tokens, size)
-            groups[-1].append(branch)
-            room -= size
-        return groups
 
     def _feed(self, group: Sequence[_Branch], *, is_last: bool) -> None:
         """Feed one piece of each branch; draw children from the last piece's logits."""
         group = [branch for branch in group if not branch.row.is_failed]
         if not group:
             return
-        pieces = [self._piece(branch) for branch in group]
+        pieces = [piece(branch, self._max_tokens) for branch in group]
         batch = FlatBatch.from_rows(
             [
-                Row(branch.sequence.sequence_id, piece, len(branch.sequence.cached), int(is_last))
-                for branch, piece in zip(group, pieces, strict=True)
+                Row(branch.sequence.sequence_id, part, len(branch.sequence.cached), int(is_last))
+                for branch, part in zip(group, pieces, strict=True)
             ]
         )
         try:
@@ -262,9 +227,9 @@ class DraftModelTreeProposer:
             for branch in group:  # alone, only the rows at fault fail again
                 self._feed([branch], is_last=is_last)
             return
-        for index, (branch, piece) in enumerate(zip(group, pieces, strict=True)):
-            branch.sequence.cached.extend(piece)
-            del branch.pending[: len(piece)]
+        for index, (branch, part) in enumerate(zip(group, pieces, strict=True)):
+            branch.sequence.cached.extend(part)
+            del branch.pending[: len(part)]
             if branch.node < 0:
                 branch.sequence.num_agreed = len(branch.sequence.cached)
                 self._backend.commit(branch.sequence.sequence_id)

@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from draftproof.backends.openvino.branches import branch_passes
 from draftproof.backends.openvino.rows import pass_tables
 from draftproof.backends.openvino.runner import GraphRunner
+from draftproof.backends.paged_batch import append_batch, check_batch, check_context
 from draftproof.cache import CacheUsage, PageCopy, PagedCache
 from draftproof.core.types import FlatBatch, ModelInfo
-from draftproof.errors import CapacityError, ConfigError, ContextOverflowError, InvariantError
+from draftproof.errors import ConfigError, InvariantError
 
 __all__ = ["OpenVINOBackend"]
 
@@ -175,13 +176,11 @@ class OpenVINOBackend:
         counts = np.diff(batch.row_begins)
         if not len(counts):
             return np.empty((0, self._info.vocab_size), dtype=np.float32)
-        self._check(batch, past_lens, counts)
-        # In a tree a token may stand at a lower position than its slot.
-        longest = int(batch.positions.max()) + 1
-        if longest > self._info.context_length:
-            msg = f"{longest} tokens in one sequence, expected at most {self._info.context_length}"
-            raise ContextOverflowError(msg)
-        self._append(batch, counts)
+        if batch.parents is not None and not self._info.trees:
+            raise InvariantError("a tree was passed; this runtime scores chains only")
+        check_batch(batch, past_lens, counts, self._info)
+        check_context(batch, self._info)
+        append_batch(self._cache, batch, counts)
         try:
             self._copy_pages()
             table = self._cache.block_table(batch.sequence_ids)
@@ -220,59 +219,3 @@ class OpenVINOBackend:
         while self._copies:
             self._runner.copy_page(self._copies[0])
             self._copies.popleft()
-
-    def _append(self, batch: FlatBatch, counts: NDArray[np.int32]) -> None:
-        """Move all lengths forward, or none."""
-        for sequence_id, count in zip(batch.sequence_ids, counts.tolist(), strict=True):
-            if not self._cache.reserve(sequence_id, count):
-                usage = self._cache.usage()
-                msg = (
-                    f"sequence {sequence_id} needs room for {count} tokens, "
-                    f"{usage.held_pages} of {usage.total_pages} pages are held"
-                )
-                raise CapacityError(msg)
-        begins = batch.row_begins.tolist()
-        for row, sequence_id in enumerate(batch.sequence_ids):
-            piece = slice(begins[row], begins[row + 1])
-            parents = None
-            if batch.parents is not None:
-                parents = [-1, *(batch.parents[piece][1:] - piece.start).tolist()]
-            self._cache.append(sequence_id, batch.token_ids[piece], parents)
-
-    def _check(
-        self, batch: FlatBatch, past_lens: NDArray[np.int32], counts: NDArray[np.int32]
-    ) -> None:
-        """Refuse a batch that would write to the wrong place or read past a table."""
-        if batch.parents is not None and not self._info.trees:
-            raise InvariantError("a tree was passed; this runtime scores chains only")
-        expected = _positions(batch, past_lens, counts)
-        if not np.array_equal(batch.positions, expected):
-            wrong = int(np.argmax(batch.positions != expected))
-            msg = f"token {wrong} has position {batch.positions[wrong]}, expected {expected[wrong]}"
-            raise InvariantError(msg)
-        lowest, highest = int(batch.token_ids.min()), int(batch.token_ids.max())
-        if lowest < 0 or highest >= self._info.vocab_size:
-            wrong = lowest if lowest < 0 else highest
-            raise InvariantError(f"token id {wrong}, expected 0 to {self._info.vocab_size - 1}")
-        rows = batch.logits_rows
-        if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(batch):
-            raise InvariantError(f"logits of rows {rows.tolist()} of {len(batch)} tokens wanted")
-
-
-def _positions(
-    batch: FlatBatch, past_lens: NDArray[np.int32], counts: NDArray[np.int32]
-) -> NDArray[np.int32]:
-    """Return where each token stands: after its parent, or after the cached ones."""
-    expected = np.arange(len(batch), dtype=np.int32)
-    expected += np.repeat(past_lens - batch.row_begins[:-1], counts)
-    if batch.parents is None:
-        return expected
-    for row in range(len(counts)):
-        begin, end = batch.row_begins[row : row + 2].tolist()
-        for token, parent in enumerate(batch.parents[begin + 1 : end].tolist(), begin + 1):
-            if not begin <= parent < token:
-                raise InvariantError(
-                    f"token {token} has parent {parent}, expected {begin} to {token - 1}"
-                )
-            expected[token] = expected[parent] + 1
-    return expected

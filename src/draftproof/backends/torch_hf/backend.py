@@ -15,12 +15,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from draftproof.backends.paged_batch import append_batch, check_batch, check_context
 from draftproof.backends.torch_hf.model import PagedModel
 from draftproof.backends.torch_hf.pages import KvPages
 from draftproof.backends.torch_hf.plan import PassPlan
 from draftproof.cache import CacheUsage, PageCopy, PagedCache
 from draftproof.core.types import FlatBatch, ModelInfo
-from draftproof.errors import CapacityError, ConfigError, ContextOverflowError, InvariantError
+from draftproof.errors import ConfigError
 
 __all__ = ["TorchBackend"]
 
@@ -262,9 +263,10 @@ class TorchBackend:
             width = self._info.vocab_size
             return torch.empty((0, width), dtype=torch.float32, device=self._model.device), None
         counts = np.diff(batch.row_begins)
-        self._check(batch, past_lens, counts)
+        check_context(batch, self._info)
+        check_batch(batch, past_lens, counts, self._info)
         try:
-            self._append(batch, counts)
+            append_batch(self._cache, batch, counts)
             self._copy_pages()
             table = self._cache.block_table(batch.sequence_ids)
             plan = PassPlan(batch, past_lens, table, self._pages.page_size, self._model.device)
@@ -275,24 +277,6 @@ class TorchBackend:
             raise
         return logits[:, : self._info.vocab_size], hidden
 
-    def _append(self, batch: FlatBatch, counts: NDArray[np.int32]) -> None:
-        """Move all lengths forward, or none."""
-        for sequence_id, count in zip(batch.sequence_ids, counts.tolist(), strict=True):
-            if not self._cache.reserve(sequence_id, count):
-                usage = self._cache.usage()
-                msg = (
-                    f"sequence {sequence_id} needs room for {count} tokens, "
-                    f"{usage.held_pages} of {usage.total_pages} pages are held"
-                )
-                raise CapacityError(msg)
-        begins = batch.row_begins.tolist()
-        for row, sequence_id in enumerate(batch.sequence_ids):
-            piece = slice(begins[row], begins[row + 1])
-            parents = None
-            if batch.parents is not None:
-                parents = [-1, *(batch.parents[piece][1:] - piece.start).tolist()]
-            self._cache.append(sequence_id, batch.token_ids[piece], parents)
-
     def _copy_pages(self) -> None:
         """Make the copies that the books promise, each one exactly once.
 
@@ -302,48 +286,3 @@ class TorchBackend:
         while self._copies:
             self._pages.copy_page(self._copies[0])
             self._copies.popleft()
-
-    def _check(
-        self, batch: FlatBatch, past_lens: NDArray[np.int32], counts: NDArray[np.int32]
-    ) -> None:
-        """Refuse a batch that would write to the wrong place or read past a table."""
-        # In a tree a token may stand at a lower position than its slot.
-        longest = int(batch.positions.max()) + 1
-        if longest > self._info.context_length:
-            msg = f"{longest} tokens in one sequence, expected at most {self._info.context_length}"
-            raise ContextOverflowError(msg)
-        expected = _positions(batch, past_lens, counts)
-        if not np.array_equal(batch.positions, expected):
-            wrong = int(np.argmax(batch.positions != expected))
-            msg = f"token {wrong} has position {batch.positions[wrong]}, expected {expected[wrong]}"
-            raise InvariantError(msg)
-        lowest, highest = int(batch.token_ids.min()), int(batch.token_ids.max())
-        if lowest < 0 or highest >= self._info.vocab_size:
-            wrong = lowest if lowest < 0 else highest
-            raise InvariantError(f"token id {wrong}, expected 0 to {self._info.vocab_size - 1}")
-        rows = batch.logits_rows
-        if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(batch):
-            raise InvariantError(f"logits of rows {rows.tolist()} of {len(batch)} tokens wanted")
-
-
-def _positions(
-    batch: FlatBatch, past_lens: NDArray[np.int32], counts: NDArray[np.int32]
-) -> NDArray[np.int32]:
-    """Return the position of every token: its start plus its depth in the row."""
-    if batch.parents is None:
-        expected = np.arange(len(batch), dtype=np.int32)
-        expected += np.repeat(past_lens - batch.row_begins[:-1], counts)
-        return expected
-    depths = np.zeros(len(batch), dtype=np.int32)
-    begins = np.repeat(batch.row_begins[:-1], counts)
-    for index, (parent, begin) in enumerate(
-        zip(batch.parents.tolist(), begins.tolist(), strict=True)
-    ):
-        if index == begin:
-            legal = parent == -1
-        else:
-            legal = begin <= parent < index
-            depths[index] = depths[parent] + 1
-        if not legal:
-            raise InvariantError(f"token {index} has parent {parent} outside what precedes it")
-    return depths + np.repeat(past_lens, counts).astype(np.int32)

@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Tests that import torch: only the stage that installs it may collect them.
+TORCH_TESTS := tests/torch_backend tests/device tests/audit_subjects/test_transformers.py
 
 .PHONY: help setup demo test lint types unit torch-tests model-tests clean
 
@@ -33,15 +35,15 @@ types: $(STAMP)  ## Static types
 	$(BIN)/mypy
 
 unit: $(STAMP)  ## Tests that need no weights
-	$(BIN)/python -m pytest -n auto --dist worksteal -m 'not model' --ignore=tests/torch_backend --ignore=tests/device --ignore=tests/audit_subjects/test_transformers.py
+	$(BIN)/python -m pytest -n auto --dist worksteal -m 'not model' $(TORCH_TESTS:%=--ignore=%)
 
 model-tests: $(STAMP)  ## Tests on the weights of a real model
 	$(BIN)/draftproof models pull smollm2
-	$(BIN)/python -m pytest -m model
+	$(BIN)/python -m pytest -m model $(TORCH_TESTS:%=--ignore=%)
 
 torch-tests: $(STAMP)  ## Tests of the PyTorch runtime, which this installs
 	$(BIN)/python -m pip install --quiet --editable '.[dev,torch]' 'triton; sys_platform == "linux"'
-	$(BIN)/python -m pytest tests/torch_backend tests/device tests/audit_subjects/test_transformers.py
+	$(BIN)/python -m pytest $(TORCH_TESTS)
 
 clean:  ## Remove the virtual environment and caches
 	rm -rf $(VENV) dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -59,11 +59,29 @@ def test_start_is_light():
     assert done.stdout == "[]\n", done.stderr
 
 
-def test_unknown_verb_is_wrong_usage(invoke):
-    result = invoke("generat")
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("generat",), "generat"),
+        (("--bogus",), "--bogus"),
+        (("generate", "--bogus"), "--bogus"),
+        (("generate", "-m", "table", "hi", "--max-tokens", "many"), "--max-tokens"),
+        (("audit", "nobody"), "nobody"),
+        (("plan", "--batch"), "--batch"),
+    ],
+)
+def test_words_it_cannot_read_are_one_line_and_wrong_usage(invoke, words, named):
+    result = invoke(*words)
     assert result.exit_code == 2
     assert result.stdout == ""
-    assert "generat" in result.stderr
+    assert result.stderr.startswith("error: ")
+    assert result.stderr.count("\n") == 1
+    assert named in result.stderr
+
+
+def test_no_words_show_the_help(invoke):
+    for words in ((), ("audit",)):
+        assert "Usage: " in invoke(*words).output
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")

@@ -17,15 +17,28 @@ from draftproof.errors import DraftproofError
 __all__ = ["app", "main"]
 
 INTERRUPTED = 130
+USAGE = 2
+
+#: The parser's error for words it cannot read. Typer exports its subclasses only.
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 
 class _Verbs(TyperGroup):
     """A group whose verbs end with one line and an exit code, never a traceback."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the words before the verb."""
+        try:
+            return super().parse_args(ctx, args)
+        except _UsageError as error:
+            raise _refused_words(error) from error
+
     def invoke(self, ctx: Any) -> Any:
         """Run the verb; turn the package's errors and Ctrl-C into exit codes."""
         try:
             return super().invoke(ctx)
+        except _UsageError as error:
+            raise _refused_words(error) from error
         except DraftproofError as error:
             _complain(f"error: {error}")
             raise typer.Exit(error.exit_code) from error
@@ -41,6 +54,15 @@ class _Verbs(TyperGroup):
         except KeyboardInterrupt as error:
             _complain("interrupted")
             raise typer.Exit(INTERRUPTED) from error
+
+
+def _refused_words(error: Any) -> Exception:
+    """Say in one line what the parser did not understand; help without words stays help."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        return error  # type: ignore[no-any-return]
+    where = f" (see '{error.ctx.command_path} --help')" if error.ctx is not None else ""
+    _complain(f"error: {error.format_message().rstrip('.')}{where}")
+    return typer.Exit(USAGE)
 
 
 def _complain(message: str) -> None:

@@ -138,6 +138,11 @@ class EngineCore:
         return bool(self._sessions)
 
     @property
+    def chooses_lengths(self) -> bool:
+        """Whether a policy chooses how far requests draft that do not say."""
+        return self._lengths is not None
+
+    @property
     def num_preemptions(self) -> int:
         """How often a request gave its pages back to an older one."""
         return self._scheduler.num_preemptions

@@ -276,6 +276,8 @@ class EngineCore:
         result = self._results[output.request_id]
         result.tokens.extend(output.tokens)
         result.text += output.text
+        if output.trace is not None:
+            result.traces.append(output.trace)
         if output.record is not None:
             result.records.append(output.record)
             self.stats.add(output.record)

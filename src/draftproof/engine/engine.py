@@ -106,6 +106,7 @@ class Engine:
         proposer: str | None = None,
         rule: str | AllowLossy | None = None,
         request_id: str = "",
+        trace: bool = False,
     ) -> GenerateRequest:
         """Build a request.
 
@@ -161,6 +162,8 @@ class Engine:
             Verification rule.
         request_id : str, default ""
             Name of the request.
+        trace : bool, default False
+            Describe every round in full, in the outputs and in the result.
 
         Returns
         -------
@@ -209,6 +212,7 @@ class Engine:
             logprobs=logprobs,
             logprobs_mode=logprobs_mode,
             request_id=request_id,
+            trace=trace,
         )
 
     def generate(self, prompt: Prompt, **options: Any) -> GenerateResult:

@@ -9,6 +9,7 @@ from typing import Literal
 from draftproof.core.constraint import GrammarSpec
 from draftproof.core.policy import SamplingParams
 from draftproof.core.stats import SpecDecodeStats
+from draftproof.core.trace import RoundTrace
 from draftproof.core.types import StepRecord, TokenSource
 from draftproof.errors import ConfigError, PromptError
 from draftproof.verify import AllowLossy
@@ -81,6 +82,9 @@ class GenerateRequest:
         The model's own, or under the policy of the position.
     request_id : str, default ""
         Name of the request; the engine gives one when it is empty.
+    trace : bool, default False
+        Describe every round in full, see `draftproof.core.trace`. Nothing that is drawn
+        changes with it.
 
     Raises
     ------
@@ -109,6 +113,7 @@ class GenerateRequest:
     logprobs: int | None = None
     logprobs_mode: str = "raw"
     request_id: str = ""
+    trace: bool = False
 
     def __post_init__(self) -> None:
         """Check ranges."""
@@ -187,6 +192,8 @@ class StepOutput:
         Why the request failed.
     result : GenerateResult, optional
         The whole request, on its last output.
+    trace : RoundTrace, optional
+        The round in full, where the request asked for traces.
     """
 
     request_id: str
@@ -197,6 +204,7 @@ class StepOutput:
     stop_reason: int | str | None = None
     error: Exception | None = None
     result: GenerateResult | None = None
+    trace: RoundTrace | None = None
 
 
 @dataclass(slots=True)
@@ -234,6 +242,8 @@ class GenerateResult:
         Counters folded from the records.
     notes : list of str
         What a user should know, such as a drafter that never drafted.
+    traces : list of RoundTrace
+        One per round, where the request asked for traces.
     """
 
     request_id: str
@@ -249,6 +259,7 @@ class GenerateResult:
     records: list[StepRecord] = field(default_factory=list)
     stats: SpecDecodeStats = field(default_factory=SpecDecodeStats)
     notes: list[str] = field(default_factory=list)
+    traces: list[RoundTrace] = field(default_factory=list)
 
     @property
     def token_ids(self) -> list[int]:
@@ -278,8 +289,10 @@ def _check_kinds(request: GenerateRequest) -> None:
         value = getattr(request, name)
         if value is not None and not isinstance(value, str):
             raise ConfigError(f"{name} is {value!r}; expected a string")
-    if not isinstance(request.ignore_eos, bool):
-        raise ConfigError(f"ignore_eos is {request.ignore_eos!r}; expected True or False")
+    for name in ("ignore_eos", "trace"):
+        value = getattr(request, name)
+        if not isinstance(value, bool):
+            raise ConfigError(f"{name} is {value!r}; expected True or False")
     if request.rule is not None and not isinstance(request.rule, str | AllowLossy):
         raise ConfigError(f"rule is {request.rule!r}; expected a name or AllowLossy")
     if request.grammar is not None and not isinstance(request.grammar, GrammarSpec):

@@ -19,8 +19,9 @@ from draftproof.engine.drafting import draft_rows
 from draftproof.engine.request import StepOutput
 from draftproof.engine.scheduler import RowPlan
 from draftproof.engine.session import Session
+from draftproof.engine.tracing import StepTracer
 from draftproof.errors import BackendError
-from draftproof.verify import Executor, VerifyRow, rule_for
+from draftproof.verify import Executor, Reached, VerifyRow, rule_for
 
 __all__ = ["Clock", "failure", "run_step"]
 
@@ -39,6 +40,8 @@ class Clock:
         Passes of the target.
     num_pass_tokens : int
         Tokens in them.
+    num_steps : int
+        Steps that had a row to run.
     """
 
     draft_s: float = 0.0
@@ -48,6 +51,7 @@ class Clock:
     num_passes: int = 0
     num_pass_tokens: int = 0
     policy_s: float = 0.0
+    num_steps: int = 0
 
     @property
     def total_s(self) -> float:
@@ -86,6 +90,8 @@ def run_step(
     draft_rows(plans, proposers, target.info)
     drafted = perf_counter()
     outputs: list[StepOutput] = []
+    tracer = StepTracer()
+    tokens_before = clock.num_pass_tokens
     target_s = verify_s = 0.0
     for group in _score(plans, target, clock):
         target_s += group.seconds
@@ -105,14 +111,21 @@ def run_step(
                 verdict = next(verdicts)
                 if isinstance(verdict, Exception):
                     raise verdict
-                outputs.append(
-                    commit_row(plan, rows[index], verdict, executor, group.logits, target)
-                )
+                row = rows[index]
+                outputs.append(commit_row(plan, row, verdict, executor, group.logits, target))
+                if row.reached is not None:
+                    tracer.keep(len(outputs) - 1, plan, row, verdict)
             except Exception as error:  # noqa: BLE001  a bad row must not harm its neighbours
                 outputs.append(failure(plan.session, error))
+    clock.num_steps += 1
     clock.draft_s += drafted - begin
     clock.target_s += target_s
     clock.verify_s += verify_s
+    if tracer:
+        other_s = perf_counter() - drafted - target_s - verify_s
+        seconds = (drafted - begin, target_s, verify_s, other_s)
+        num_tokens = clock.num_pass_tokens - tokens_before
+        tracer.fill(outputs, clock.num_steps, len(plans), num_tokens, seconds)
     clock.other_s += perf_counter() - drafted - target_s - verify_s
     return outputs
 
@@ -205,6 +218,7 @@ def _verify_rows(plans: Sequence[RowPlan]) -> dict[int, VerifyRow]:
             plan.coins,
             session.constraint,
             first_row,
+            Reached() if session.request.trace else None,
         )
         first_row += len(plan.draft) + 1
     return rows

@@ -19,6 +19,7 @@ from draftproof.verify.executor import (
     rule_for,
 )
 from draftproof.verify.lossy import AcceptThreshold, Lenience, TypicalAcceptance
+from draftproof.verify.reached import Reached
 from draftproof.verify.synthetic import SyntheticAcceptance
 from draftproof.verify.tree import TREE_RULE_OF, TREE_RULES, verify_tree
 
@@ -32,6 +33,7 @@ __all__ = [
     "Executor",
     "Lenience",
     "NumpyExecutor",
+    "Reached",
     "SyntheticAcceptance",
     "TokenLogprobs",
     "TypicalAcceptance",

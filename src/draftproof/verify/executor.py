@@ -24,6 +24,7 @@ from draftproof.errors import ConfigError, NonFiniteLogitsError
 from draftproof.verify.allow_lossy import AllowLossy
 from draftproof.verify.dispatch import verify
 from draftproof.verify.no_law import NoLawError
+from draftproof.verify.reached import Reached
 from draftproof.verify.tree import TREE_RULE_OF, verify_tree
 
 __all__ = ["Executor", "NumpyExecutor", "TokenLogprobs", "VerifyRow", "rule_for"]
@@ -55,6 +56,9 @@ class VerifyRow:
     first_row : int
         Logits row after the committed text; draft or node ``n`` has row
         ``first_row + 1 + n``.
+    reached : Reached, optional
+        Filled with the probabilities that decided, where the row is traced. It changes no
+        decision.
     """
 
     request_id: str
@@ -65,6 +69,7 @@ class VerifyRow:
     coins: RoundCoins
     constraint: Constraint | None = None
     first_row: int = 0
+    reached: Reached | None = None
 
     def drafted_before(self, node: int) -> tuple[int, ...]:
         """Return the drafted tokens down to a node, itself included; none for -1."""
@@ -199,9 +204,24 @@ class NumpyExecutor:
 
 
 def _judge(row: VerifyRow, logits: NDArray[np.float32]) -> TreeVerdict:
+    if row.reached is None:
+        return _decide(row, lambda node: _law_at(row, logits, node))
+    laws: dict[int, Law] = {}
+
+    def kept_law(node: int) -> Law:
+        laws[node] = _law_at(row, logits, node)
+        return laws[node]
+
+    verdict = _decide(row, kept_law)
+    # Only now: a law that nobody asked must decide as it does without a trace.
+    row.reached.read(row.draft, verdict, laws)
+    return verdict
+
+
+def _decide(row: VerifyRow, make_law: Callable[[int], Law]) -> TreeVerdict:
     def law_at(node: int) -> Law:
         try:
-            return _law_at(row, logits, node)
+            return make_law(node)
         except (ConfigError, NonFiniteLogitsError) as error:
             raise NoLawError(node, error) from error
 

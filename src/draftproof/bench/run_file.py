@@ -101,7 +101,7 @@ def write_run(record: RunRecord, path: Path) -> None:
     """
     beside = path.with_name(path.name + ".tmp")
     beside.write_text(dump_run(record), encoding="utf-8")
-    os.replace(beside, path)
+    beside.replace(path)
 
 
 def same_question(left: RunRecord, right: RunRecord) -> str:
@@ -147,7 +147,7 @@ class Journal:
         lines += [_line(Measurement, each) for each in kept]
         beside = self.path.with_name(self.path.name + ".tmp")
         beside.write_bytes(b"".join(lines))
-        os.replace(beside, self.path)
+        beside.replace(self.path)
 
     def add(self, measurement: Measurement) -> None:
         """Append a measurement; it is on its way to the disk when this returns."""

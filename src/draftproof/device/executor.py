@@ -24,6 +24,14 @@ from draftproof.device.greedy import greedy_tokens
 from draftproof.device.laws import TorchLaws, to_device
 from draftproof.device.place_laws import PlaceLaws
 from draftproof.device.places import Place, Places, bucket, is_native, pack_places
+from draftproof.device.reached import (
+    as_words,
+    chain_probs,
+    greedy_probs,
+    keep_chain,
+    keep_walk,
+    place_probs,
+)
 from draftproof.device.rules import judge_block, judge_standard
 from draftproof.errors import ConfigError
 from draftproof.verify import NumpyExecutor, TokenLogprobs, VerifyRow
@@ -66,6 +74,10 @@ class _Job:
     row: VerifyRow
     draft: Draft | TreeDraft
     places: tuple[Place, ...]
+
+    @property
+    def is_traced(self) -> bool:
+        return self.row.reached is not None
 
 
 class TorchExecutor:
@@ -157,11 +169,12 @@ class TorchExecutor:
             return self._judge_ratio(kind, jobs, logits)
         places = [place for job in jobs for place in job.places]
         packed = pack_places(places, logits.shape[1], self._size(len(places), logits))
+        laws: PlaceLaws | None = None
         if kind == "greedy":
             tokens, is_bad = self._greedy(logits, packed)
             is_near = torch.zeros_like(is_bad)
         elif kind == "race":
-            raced = TorchLaws(logits, packed)
+            laws = raced = TorchLaws(logits, packed)
             noise = [
                 job.row.coins.noise(len(place.extra), logits.shape[1])
                 for job in jobs
@@ -177,18 +190,32 @@ class TorchExecutor:
                 job.row.coins.sample(len(place.extra)) for job in jobs for place in job.places
             ]
             tokens, is_near = draw_places(laws, to_device(coins, logits.device))
-        crossing = torch.stack([tokens, is_near.long(), is_bad.long()]).cpu().numpy()
+        parts = torch.stack([tokens, is_near.long(), is_bad.long()])
+        if laws is not None and any(job.is_traced for job in jobs):
+            probs = place_probs(laws, [job.draft for job in jobs], tokens)
+            parts = torch.cat([parts[:, : len(places)], as_words(probs)])
+        crossing = parts.cpu().numpy()
         verdicts: list[TreeVerdict | None] = []
         begin = 0
         for job in jobs:
-            tokens_here, near, bad = crossing[:, begin : begin + len(job.places)]
-            verdict = walk(job.draft, tokens_here.tolist())
-            reached = np.add(visited(verdict), 1)
-            verdicts.append(
-                self._settle(verdict, bool(near[reached].any()), bool(bad[reached].any()))
-            )
+            here = crossing[:, begin : begin + len(job.places)]
+            verdicts.append(self._follow(job, here))
             begin += len(job.places)
         return verdicts
+
+    def _follow(self, job: _Job, crossed: NDArray[np.int64]) -> TreeVerdict | None:
+        """Walk along the target's tokens of one row, by the numbers that crossed."""
+        tokens, near, bad = crossed[:3]
+        verdict = walk(job.draft, tokens.tolist())
+        at = np.add(visited(verdict), 1)
+        settled = self._settle(verdict, bool(near[at].any()), bool(bad[at].any()))
+        if settled is not None and job.row.reached is not None:
+            is_greedy = len(crossed) == 3
+            probs = (
+                greedy_probs(job.draft, tokens.tolist()) if is_greedy else crossed[3:].view("f8")
+            )
+            keep_walk(job.row.reached, job.draft, verdict, probs)
+        return settled
 
     def _judge_ratio(
         self, kind: str, jobs: Sequence[_Job], logits: Tensor
@@ -209,11 +236,19 @@ class TorchExecutor:
         packed = pack_places(places, vocab_size, self._size(len(places), logits))
         laws = self._laws(logits, packed)
         decision = (judge_standard if kind == "standard" else judge_block)(laws, chains)
-        crossing = torch.stack([part.long() for part in decision])[:, : len(jobs)].cpu()
+        parts = torch.stack([part.long() for part in decision])
+        if any(job.is_traced for job in jobs):
+            probs = chain_probs(laws, chains, decision.accepted, decision.tokens)
+            parts = torch.cat([parts, as_words(probs.T)])
+        crossing = parts[:, : len(jobs)].cpu().numpy()
         verdicts: list[TreeVerdict | None] = []
-        for draft, (accepted, token, near, bad) in zip(drafts, crossing.T.tolist(), strict=True):
-            verdict = _verdict(draft, accepted, token)
-            verdicts.append(self._settle(verdict, bool(near), bool(bad)))
+        for job, draft, crossed in zip(jobs, drafts, crossing.T, strict=True):
+            accepted, token, near, bad = crossed[:4].tolist()
+            settled = self._settle(_verdict(draft, accepted, token), bool(near), bool(bad))
+            if settled is not None and job.row.reached is not None:
+                numbers = np.ascontiguousarray(crossed[4:]).view(np.float64).tolist()
+                keep_chain(job.row.reached, kind, draft, accepted, numbers)
+            verdicts.append(settled)
         return verdicts
 
     def _laws(self, logits: Tensor, places: Places) -> PlaceLaws:

@@ -3,6 +3,7 @@
 from draftproof.engine.core import EngineCore
 from draftproof.engine.engine import Engine, Prompt
 from draftproof.engine.exactness import exactness_label
+from draftproof.engine.listeners import Listener
 from draftproof.engine.request import (
     FinishReason,
     GenerateRequest,
@@ -21,6 +22,7 @@ __all__ = [
     "FinishReason",
     "GenerateRequest",
     "GenerateResult",
+    "Listener",
     "Prompt",
     "SchedulerConfig",
     "StepOutput",

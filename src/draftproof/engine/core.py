@@ -16,12 +16,18 @@ from itertools import count
 from draftproof.core.constraint import Constraint, ConstraintFactory
 from draftproof.core.kappa_policy import KappaPolicy
 from draftproof.core.protocols import ModelBackend, Proposer, Tokenizer
-from draftproof.core.rng import CoinSource, fresh_seed, seed_beside
+from draftproof.core.rng import CoinSource, fresh_seed
 from draftproof.core.stats import SpecDecodeStats
 from draftproof.engine.admission import check_speculation, check_vocabulary
 from draftproof.engine.deterministic import deterministic_limits, require_bit_identity
-from draftproof.engine.exactness import SEED_IDENTICAL_RULES, exactness_label
+from draftproof.engine.exactness import (
+    SEED_IDENTICAL_RULES,
+    exactness_label,
+    rule_name,
+    seed_of_coins,
+)
 from draftproof.engine.lengths import DraftLengths
+from draftproof.engine.listeners import Listeners
 from draftproof.engine.request import GenerateRequest, GenerateResult, StepOutput
 from draftproof.engine.scheduler import Scheduler, SchedulerConfig
 from draftproof.engine.session import Session
@@ -105,6 +111,7 @@ class EngineCore:
         self.default_proposer = proposers[0].name if proposers else "none"
         self.clock = Clock()
         self.stats = SpecDecodeStats()
+        self.listeners = Listeners()
         if eos_token_ids is None:
             eos_token_ids = tokenizer.eos_token_ids if tokenizer is not None else frozenset()
         self.eos_token_ids = eos_token_ids
@@ -196,6 +203,7 @@ class EngineCore:
             proposer=proposer,
             rule=rule,
         )
+        request = self.listeners.traced(request)
         limit = min(len(request.prompt_ids) + request.max_tokens, info.context_length)
         seed = fresh_seed() if request.seed is None else request.seed
         # One lock from the choice of coins on: nothing may be forgotten in between.
@@ -272,6 +280,12 @@ class EngineCore:
         return results
 
     def _fold(self, output: StepOutput) -> StepOutput:
+        """Add an output to its request's result, and tell who listens."""
+        folded = self._folded(output)
+        self.listeners.on_output(folded)
+        return folded
+
+    def _folded(self, output: StepOutput) -> StepOutput:
         """Add an output to its request's result; free everything when it was the last."""
         result = self._results[output.request_id]
         result.tokens.extend(output.tokens)
@@ -318,7 +332,7 @@ class EngineCore:
         self, request: GenerateRequest, seed: int, kappa: int, *, is_chosen: bool
     ) -> CoinSource:
         """Return the coins of a request; see `DraftLengths.own_seed` for those of a policy."""
-        own = _seed_of_coins(request, seed, kappa)
+        own = seed_of_coins(request, seed, kappa)
         if self._lengths is not None and is_chosen and request.rule not in SEED_IDENTICAL_RULES:
             own = self._lengths.own_seed(own, request.stream)
         return self._coin_source(own, request.stream)
@@ -347,12 +361,13 @@ class EngineCore:
                     self.target.info.vocab_size,
                     deterministic=self._deterministic,
                 ),
-                rule=_rule_name(request.rule),
+                rule=rule_name(request.rule),
                 stats=session.stats,
                 notes=session.notes,
             )
             self._sessions[request.request_id] = session
             self._inbox.append(session)
+            self.listeners.on_request(request)
 
     def _constraint(
         self, request: GenerateRequest, rule: str | AllowLossy | None
@@ -380,21 +395,3 @@ class EngineCore:
             allow_lossy=self._allow_lossy,
             deterministic=self._deterministic,
         )
-
-
-def _seed_of_coins(request: GenerateRequest, seed: int, kappa: int) -> int:
-    """Return the seed of a request's coins.
-
-    What the caller predicts may be what this very seed wrote before. Rules that divide
-    by the draft's law need coins that the draft does not know; the seed-identical ones
-    emit the target's own draw whatever is drafted, and keep theirs.
-    """
-    if not (kappa and request.prediction) or request.rule in SEED_IDENTICAL_RULES:
-        return seed
-    return seed_beside(seed, request.prediction)
-
-
-def _rule_name(rule: str | AllowLossy | None) -> str:
-    if rule is None:
-        return "none"
-    return rule if isinstance(rule, str) else rule.name

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from draftproof.core.policy import SamplingParams
+from draftproof.core.rng import seed_beside
+from draftproof.engine.request import GenerateRequest
 from draftproof.verify import AllowLossy
 
-__all__ = ["exactness_label"]
+__all__ = ["exactness_label", "rule_name", "seed_of_coins"]
 
 #: Rules whose output is a function of the seed and the target's law alone.
 SEED_IDENTICAL_RULES = frozenset({"coupled", "sample-match"})
@@ -48,3 +50,36 @@ def exactness_label(
     if params.is_greedy:
         return f"greedy{bits}"
     return f"seed-identical{bits}" if rule in SEED_IDENTICAL_RULES else "exact-in-law"
+
+
+def rule_name(rule: str | AllowLossy | None) -> str:
+    """Return the name of a rule; ``"none"`` where none was asked for."""
+    if rule is None:
+        return "none"
+    return rule if isinstance(rule, str) else rule.name
+
+
+def seed_of_coins(request: GenerateRequest, seed: int, kappa: int) -> int:
+    """Return the seed of a request's coins.
+
+    What the caller predicts may be what this very seed wrote before. Rules that divide
+    by the draft's law need coins that the draft does not know; the seed-identical ones
+    emit the target's own draw whatever is drafted, and keep theirs.
+
+    Parameters
+    ----------
+    request : GenerateRequest
+        The request.
+    seed : int
+        Its seed.
+    kappa : int
+        Most drafts per round.
+
+    Returns
+    -------
+    int
+        The same, or one that is independent of it.
+    """
+    if not (kappa and request.prediction) or request.rule in SEED_IDENTICAL_RULES:
+        return seed
+    return seed_beside(seed, request.prediction)

@@ -123,7 +123,8 @@ class Measurement:
     gaps : Gaps
         Pauses of their streams.
     acceptance : Acceptance or None
-        None where it is not known. Fillers count here.
+        None where it is not known. Of the counted requests where the source is the
+        engine; of everything that ran meanwhile where it is a metrics page.
     prompts_digest : str
         Of the texts of the counted prompts: equal digests, equal prompts.
     token_counts : str

@@ -8,10 +8,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from draftproof.errors import ConfigError
+from draftproof.metrics.page import is_metrics
 from draftproof.planner.counts import AcceptanceData
 from draftproof.planner.readers.aiperf import from_aiperf, is_aiperf
 from draftproof.planner.readers.logs import from_log
-from draftproof.planner.readers.metrics import from_metrics, is_metrics
+from draftproof.planner.readers.metrics import from_metrics
 from draftproof.planner.readers.traces import from_traces, is_trace
 
 __all__ = ["parse_acceptance", "read_acceptance"]

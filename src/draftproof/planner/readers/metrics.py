@@ -2,56 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
-from collections.abc import Mapping
-from typing import Final
 
 from draftproof.errors import ConfigError
+from draftproof.metrics.page import Samples, parse_metrics
 from draftproof.planner.counts import AcceptanceCounts, AcceptanceData, PooledRates
 
-__all__ = ["from_metrics", "is_metrics", "parse_metrics"]
-
-_LINE: Final = re.compile(
-    r"^(?P<name>[A-Za-z_:][\w:]*)(?:\{(?P<labels>.*)\})?\s+(?P<value>[-+.\deEInfNa]+)(?:\s+\d+)?$"
-)
-_LABEL: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
-
-Samples = Mapping[str, list[tuple[dict[str, str], float]]]
-
-
-def is_metrics(text: str) -> bool:
-    """Say whether a text looks like a metrics page."""
-    lines = [line for line in text.splitlines() if line.strip()][:50]
-    return any(line.startswith("# TYPE") for line in lines) or bool(
-        lines and all(line.startswith("#") or _LINE.match(line.strip()) for line in lines)
-    )
-
-
-def parse_metrics(text: str) -> Samples:
-    """Parse a metrics page.
-
-    Parameters
-    ----------
-    text : str
-        The page.
-
-    Returns
-    -------
-    mapping of str to list
-        Labels and value of each sample, by metric name.
-    """
-    samples: dict[str, list[tuple[dict[str, str], float]]] = defaultdict(list)
-    for line in text.splitlines():
-        found = _LINE.match(line.strip())
-        if line.startswith("#") or found is None:
-            continue
-        try:
-            value = float(found["value"])
-        except ValueError:
-            continue
-        samples[found["name"]].append((dict(_LABEL.findall(found["labels"] or "")), value))
-    return samples
+__all__ = ["from_metrics"]
 
 
 def from_metrics(text: str, source: str) -> AcceptanceData:
@@ -60,8 +17,8 @@ def from_metrics(text: str, source: str) -> AcceptanceData:
     Parameters
     ----------
     text : str
-        The page, of vLLM, of this package's server (same names), of SGLang or of
-        llama.cpp's server.
+        The page, of vLLM, of this package's server or a recent one of llama.cpp (same
+        names), of SGLang, or of an older llama.cpp.
     source : str
         Name for people.
 
@@ -76,7 +33,7 @@ def from_metrics(text: str, source: str) -> AcceptanceData:
         If the page has no counters of speculative decoding.
     """
     samples = parse_metrics(text)
-    for prefix in ("vllm", "draftproof"):
+    for prefix in ("vllm", "draftproof", "llamacpp"):
         if f"{prefix}:spec_decode_num_drafts_total" in samples:
             return _counters(samples, prefix, source)
     if "sglang:spec_accept_length" in samples:

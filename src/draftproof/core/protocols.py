@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,14 @@ if TYPE_CHECKING:
     from draftproof.core.policy import History, SamplingParams
     from draftproof.core.rng import RoundCoins
 
-__all__ = ["ModelBackend", "ProposalRequest", "Proposer", "Tokenizer"]
+__all__ = [
+    "HiddenReader",
+    "HiddenStates",
+    "ModelBackend",
+    "ProposalRequest",
+    "Proposer",
+    "Tokenizer",
+]
 
 
 class ModelBackend(Protocol):
@@ -136,6 +143,34 @@ class ModelBackend(Protocol):
         ...
 
 
+@runtime_checkable
+class HiddenStates(Protocol):
+    """What a backend has besides when its ``info.hidden_size`` E is not 0."""
+
+    def hidden(self) -> NDArray[np.float32]:
+        """Return what the output layer reads, of the last pass that succeeded.
+
+        Returns
+        -------
+        ndarray of float32, shape (N, E)
+            One row per token of the batch, in its order, wanted or not. Never written
+            to again: a reader may keep rows of it.
+        """
+        ...
+
+    def matrices(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Return what turns tokens into vectors, and hidden states into logits.
+
+        Returns
+        -------
+        embedding : ndarray of float32, shape (V, E)
+            One row per token.
+        output : ndarray of float32, shape (V, E)
+            One row per logit; the same object where the model has one matrix for both.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class ProposalRequest:
     """What a drafter is told about one row.
@@ -211,6 +246,30 @@ class Proposer(Protocol):
 
     def release(self, request_id: str) -> None:
         """Forget a request; unknown names are ignored."""
+        ...
+
+
+@runtime_checkable
+class HiddenReader(Protocol):
+    """What a drafter has besides when it drafts from the target's hidden states."""
+
+    def observe(self, request_id: str, start: int, hidden: NDArray[np.float32]) -> None:
+        """Take the hidden states of committed tokens.
+
+        Called after each pass for each of its rows that goes on, whoever drafted it,
+        with the pending tokens and the accepted path; what was rejected never comes.
+        Tokens that the target's prefix cache held were not computed and are missing.
+        The last committed token comes with the next pass.
+
+        Parameters
+        ----------
+        request_id : str
+            The request.
+        start : int
+            Position of the first of the tokens.
+        hidden : ndarray of float32, shape (n, E)
+            Their hidden states, in the order of the text.
+        """
         ...
 
 

@@ -61,6 +61,9 @@ class ModelInfo:
         Tokens per shareable page of the prefix cache; 0 when there is none.
     trees : bool
         Whether rows may branch and ``truncate`` can keep one path of them.
+    hidden_size : int
+        Width of the hidden states that the backend gives after each pass, see
+        `draftproof.core.protocols.HiddenStates`; 0 when it gives none.
     """
 
     name: str
@@ -72,6 +75,7 @@ class ModelInfo:
     kv_bytes_per_token: int = 0
     page_size: int = 0
     trees: bool = False
+    hidden_size: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from draftproof.core.protocols import ModelBackend, Proposer
 from draftproof.core.types import FlatBatch, Row, TreeDraft
 from draftproof.engine.commit import commit_row
 from draftproof.engine.drafting import draft_rows
+from draftproof.engine.observing import observe_rows
 from draftproof.engine.request import StepOutput
 from draftproof.engine.scheduler import RowPlan
 from draftproof.engine.session import Session
@@ -102,11 +103,13 @@ def run_step(
         rows = _verify_rows(group.plans)
         verdicts = iter(executor.judge(list(rows.values()), group.logits))
         verify_s += perf_counter() - start
+        paths: dict[int, Sequence[int]] = {}
         for index, plan in enumerate(group.plans):
             try:
                 if index not in rows:
                     if plan.is_shareable:
                         target.commit(plan.sequence_id)
+                    paths[index] = ()
                     continue
                 verdict = next(verdicts)
                 if isinstance(verdict, Exception):
@@ -115,8 +118,11 @@ def run_step(
                 outputs.append(commit_row(plan, row, verdict, executor, group.logits, target))
                 if row.reached is not None:
                     tracer.keep(len(outputs) - 1, plan, row, verdict)
+                if outputs[-1].finish_reason is None:
+                    paths[index] = verdict.path
             except Exception as error:  # noqa: BLE001  a bad row must not harm its neighbours
                 outputs.append(failure(plan.session, error))
+        observe_rows(group.plans, paths, target, proposers)
     clock.num_steps += 1
     clock.draft_s += drafted - begin
     clock.target_s += target_s

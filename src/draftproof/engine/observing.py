@@ -1,0 +1,66 @@
+"""Hand hidden states of committed tokens to the drafters that read them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from draftproof.core.protocols import HiddenReader, HiddenStates, ModelBackend, Proposer
+from draftproof.engine.scheduler import RowPlan
+
+__all__ = ["observe_rows"]
+
+
+def observe_rows(
+    plans: Sequence[RowPlan],
+    paths: Mapping[int, Sequence[int]],
+    target: ModelBackend,
+    proposers: Mapping[str, Proposer],
+) -> None:
+    """Tell every drafter that reads hidden states what the last pass said of its rows.
+
+    Pending tokens are told in any case, drafts only along the kept path, so that a drafter
+    never sees the state of a token that was rejected. A drafter that fails here drafts
+    from what it was told before, or nothing.
+
+    Parameters
+    ----------
+    plans : sequence of RowPlan
+        The rows of the pass, in its order.
+    paths : mapping of int to sequence of int
+        For each row that goes on, by its index: the accepted drafts, some of which a stop
+        may have cut off. Rows that failed or ended are missing.
+    target : ModelBackend
+        The model, whose cache holds what is committed by now.
+    proposers : mapping of str to Proposer
+        Drafters by name.
+    """
+    readers = [(name, held) for name, held in proposers.items() if isinstance(held, HiddenReader)]
+    if not readers or not isinstance(target, HiddenStates):
+        return
+    hidden = target.hidden()
+    begin = 0
+    for index, plan in enumerate(plans):
+        end = begin + len(plan.pending) + len(plan.draft)
+        if index in paths:
+            states = _committed(plan, paths[index], hidden[begin:end], target)
+            for name, reader in readers:
+                try:
+                    reader.observe(plan.session.request_id, plan.start, states)
+                except Exception as error:  # noqa: BLE001  a drafter may fail; decoding goes on
+                    plan.session.add_note(f"drafter {name} failed to observe: {error!r}")
+        begin = end
+
+
+def _committed(
+    plan: RowPlan, path: Sequence[int], states: NDArray[np.float32], target: ModelBackend
+) -> NDArray[np.float32]:
+    """Return the rows of the pending tokens and of the path, as far as it is cached."""
+    num_pending = len(plan.pending)
+    num_kept = target.length(plan.sequence_id) - plan.start - num_pending
+    kept = path[:num_kept]
+    if tuple(kept) == tuple(range(len(kept))):
+        return states[: num_pending + len(kept)]
+    return states[[*range(num_pending), *(num_pending + node for node in kept)]]

@@ -33,7 +33,7 @@ EAGER = ControllerConfig(
     min_gain=0.0,
     decide_every=1,
     probe_after=1,
-    tracker=TrackerConfig(prior_rate=0.7, prior_rounds=0.5, shrinkage_rounds=0.5),
+    tracker=TrackerConfig(prior_rate=0.7, prior_strength=0.5, shrinkage_rounds=0.5),
 )
 COST = RoundCost(AffineCost(1.0, 0.5), ParallelDraft(0.05))
 

@@ -264,11 +264,49 @@ def test_beliefs_shrink_to_the_pool_and_follow_evidence():
     assert survival[1, 0] > 0.8
 
 
+def test_a_few_long_drafts_that_survive_make_long_drafts_likely():
+    tracker = AcceptanceTracker(12)
+    believed, _ = tracker.beliefs(["0"], "d")
+    assert believed[0, 0] == pytest.approx(TrackerConfig().prior_rate)
+    assert believed[0, 11] > 0.6**12, "some requests are easy"
+    for _ in range(2):
+        tracker.fold("d", {"0": (3, 3)})
+    survival, _ = tracker.beliefs(["0"], "d")
+    # A single rate, six accepted drafts and a prior of 0.6 would hope for about 0.05.
+    assert survival[0, 11] > 0.5
+    tracker.fold("d", {"0": (8, 0)})
+    after, _ = tracker.beliefs(["0"], "d")
+    assert after[0, 11] < survival[0, 11] / 2
+
+
+def test_kinds_are_learnt_from_other_requests():
+    # All others accept about 4 in 5; without them a new one would be easy or hard.
+    alone, among = AcceptanceTracker(12), AcceptanceTracker(12)
+    rng = np.random.default_rng(1)
+    for _ in range(30):
+        kept = {str(i): (8, int((rng.random(8) < 0.8).cumprod().sum())) for i in range(16)}
+        among.fold("d", kept)
+    new_alone, new_among = (t.beliefs(["new"], "d")[0][0] for t in (alone, among))
+    assert new_among[0] == pytest.approx(0.8, abs=0.05)
+    assert new_among[7] == pytest.approx(0.8**8, abs=0.08)
+    assert new_alone[7] > 0.2
+    # What the others taught stays when they have gone.
+    for i in range(16):
+        among.release(str(i))
+    stayed = among.beliefs(["new"], "d")[0][0]
+    assert stayed == pytest.approx(new_among, abs=0.03)
+
+
 def test_contradictory_settings_are_refused():
     for broken in ({"max_kappa": -1}, {"probe_after": 0}, {"probe_after": 9, "probe_most": 3}):
         with pytest.raises(ConfigError):
             ControllerConfig(**broken)
-    for broken in ({"prior_rate": 2.0}, {"pool_memory": 0.0}, {"shrinkage_rounds": 0.0}):
+    for broken in (
+        {"prior_rate": 1.0},
+        {"prior_strength": 0.0},
+        {"pool_memory": 0.0},
+        {"shrinkage_rounds": 0.0},
+    ):
         with pytest.raises(ConfigError):
             TrackerConfig(**broken)
     with pytest.raises(InvariantError):

@@ -47,8 +47,8 @@ class ControllerConfig:
     probe_most : int, default 512
         The pause doubles with each try in vain, up to this.
     decide_every : int, default 4
-        Rounds for which a decision holds while the batch stays nearly the same; beliefs
-        move more slowly than that.
+        Rounds for which a decision holds at most while the batch stays nearly the same;
+        fewer while requests are young, since beliefs move fast then.
     forget_after_call : bool, default True
         Start each call without memory, so that equal calls behave equally. With False
         what was learnt outlives the call, and no seed may come again: what its first
@@ -109,6 +109,7 @@ class GoodputController:
         self._finished: dict[str, dict[str, tuple[int, int]]] = {}
         self._held: dict[str, RowChoice] = {}
         self._held_rounds = 0
+        self._decisions = 0
         self._silent_rounds = 0
         self._pause = self.config.probe_after
 
@@ -136,7 +137,8 @@ class GoodputController:
     def _hold(self, rows: Sequence[RowState]) -> list[RowChoice] | None:
         """Return the last decision while it still fits the batch; None to decide anew."""
         held = self._held
-        if not held or self._held_rounds >= self.config.decide_every:
+        settled = 1 + self._decisions // 4
+        if not held or self._held_rounds >= min(settled, self.config.decide_every):
             return None
         if abs(len(rows) - len(held)) * 8 > len(held):
             return None
@@ -162,6 +164,9 @@ class GoodputController:
             found = self._slots.admit(tried, limits, beliefs, context)
             if found.gain > best_gain:
                 best_gain, best, assignment = found.gain, found.kappas, tried
+        newcomers = sum(request not in self._held for request in requests)
+        # Counts the decisions of the crowd that is here: one with new faces is young.
+        self._decisions = 0 if 2 * newcomers > len(requests) else self._decisions + 1
         self._held_rounds = 1
         if not best.any():
             best, assignment = self._probe(rows, limits, context)

@@ -32,11 +32,11 @@ from draftproof.core.law import Law
 from draftproof.core.policy import History, SamplingParams, target_law
 from draftproof.core.rng import CoinSource
 from draftproof.core.types import Draft
-from draftproof.verify import verify
+from draftproof.verify import NumpyExecutor, VerifyRow, verify
 
 VOCABS = (32_768, 131_072, 262_144)
 #: Batch and number of drafts.
-SHAPES = ((1, 1), (1, 4), (1, 8), (16, 1), (16, 4), (64, 4))
+SHAPES = tuple((batch, kappa) for batch in (1, 16, 64) for kappa in (1, 4, 8))
 MAX_KAPPA = 8
 RULES = ("standard", "block", "coupled")
 POLICIES = {
@@ -228,26 +228,42 @@ def share_of_step(repeats: int) -> list[dict[str, Any]]:
             backend.truncate(handle, length)
         return float(spent)
 
-    def verify_all(params: SamplingParams, *, coupled: bool, is_stable: bool) -> float:
+    def rows_of(params: SamplingParams, rule: str) -> list[VerifyRow]:
+        """Return rows whose drafts are all kept: the drafter's law is the target's."""
+        rows = []
+        for place in range(16):
+            coins = CoinSource(place)
+            logits = held[0][5 * place : 5 * place + 5]
+            laws = [target_law(row.copy(), params, HISTORY) for row in logits[:4]]
+            tokens = []
+            for offset, law in enumerate(laws):
+                law.prob(0)  # the drafter has asked it already
+                race = rule == "coupled" and not law.is_one_hot
+                noise = coins.round(length).noise(offset, law.vocab_size) if race else None
+                tokens.append(law.draw(0.5) if noise is None else law.race(noise))
+            draft = Draft(tuple(tokens), tuple(laws))
+            first = 5 * place
+            coin = coins.round(length)
+            rows.append(VerifyRow(str(place), rule, draft, params, HISTORY, coin, None, first))
+        return rows
+
+    def judged(params: SamplingParams, rule: str, executor: NumpyExecutor) -> float:
+        rows = rows_of(params, rule)
         begin = time.perf_counter_ns()
-        for place, row in enumerate(held[0]):
-            coins = CoinSource(place).round(7)
-            law = target_law(row, params, HISTORY, is_stable=is_stable)
-            law.prob(7) if not coupled else None
-            if coupled:
-                law.race(coins.noise(0, len(row)))
-            elif place % 5 == 4:
-                law.draw(coins.sample(0))
-        return float(time.perf_counter_ns() - begin)
+        verdicts = executor.judge(rows, held[0])
+        spent = time.perf_counter_ns() - begin
+        kept = [len(v.path) for v in verdicts if not isinstance(v, Exception)]
+        assert kept == [4] * 16, verdicts
+        return float(spent)
 
     forward()
     subjects: dict[str, Callable[[], float]] = {"forward": forward}
+    executors = {"1 thread": NumpyExecutor(1), "threads": NumpyExecutor()}
     for name, params in POLICIES.items():
-        for coupled in (False, True):
-            for is_stable in (False, True):
-                label = f"{name}, {'coupled' if coupled else 'standard'}, stable={is_stable}"
-                subjects[label] = lambda p=params, c=coupled, s=is_stable: verify_all(
-                    p, coupled=c, is_stable=s
+        for rule in ("standard", "block", "coupled"):
+            for threads, executor in executors.items():
+                subjects[f"{name}, {rule}, {threads}"] = lambda p=params, r=rule, e=executor: (
+                    judged(p, r, e)
                 )
     figures = interleave(subjects, repeats=repeats)
     results = []

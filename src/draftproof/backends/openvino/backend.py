@@ -8,7 +8,7 @@ fork is a second list of the same pages.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,9 +20,12 @@ from draftproof.backends.openvino.runner import GraphRunner
 from draftproof.backends.paged_batch import append_batch, check_batch, check_context
 from draftproof.cache import CacheUsage, PageCopy, PagedCache
 from draftproof.core.types import FlatBatch, ModelInfo
-from draftproof.errors import ConfigError, InvariantError
+from draftproof.errors import ConfigError, InvariantError, ModelFileError
 
-__all__ = ["OpenVINOBackend"]
+__all__ = ["MakeExit", "OpenVINOBackend"]
+
+#: Makes the runner of the first layers: their number, and bytes for keys and values.
+MakeExit = Callable[[int, int], GraphRunner]
 
 
 class OpenVINOBackend:
@@ -48,6 +51,8 @@ class OpenVINOBackend:
         tokens travel with it; see `draftproof.backends.openvino.rows`. Rows that
         branch are scored path by path then, on scratch pages of the runner, so that
         the same holds for them; see `draftproof.backends.openvino.branches`.
+    make_exit : callable, optional
+        Makes the runner of an early exit.
     """
 
     def __init__(
@@ -60,6 +65,7 @@ class OpenVINOBackend:
         prefix_caching: bool = True,
         vocab_size: int | None = None,
         deterministic: bool = False,
+        make_exit: MakeExit | None = None,
     ) -> None:
         if context_length < 1:
             raise ConfigError(f"context_length is {context_length}, expected at least 1")
@@ -69,6 +75,7 @@ class OpenVINOBackend:
                 "expected no more than the model has"
             )
         self._runner = runner
+        self._make_exit = make_exit
         self._cache = PagedCache(
             runner.num_pages, runner.page_size, runner.bytes_per_page, prefix_caching
         )
@@ -95,6 +102,52 @@ class OpenVINOBackend:
     def usage(self) -> CacheUsage:
         """Where the pages are now."""
         return self._cache.usage()
+
+    @property
+    def num_layers(self) -> int:
+        """Number of layers."""
+        return self._runner.num_layers
+
+    def early_exit(self, num_layers: int, *, kv_cache_bytes: int | None = None) -> OpenVINOBackend:
+        """Return a draft model: the first layers, the final norm and the head of this one.
+
+        Parameters
+        ----------
+        num_layers : int
+            Layers that stay.
+        kv_cache_bytes : int, optional
+            Room for its own keys and values; as many tokens as this model holds when None.
+
+        Returns
+        -------
+        OpenVINOBackend
+            A model with a cache of its own. It reads its weights from the same file; the
+            runtime keeps those of the layers that stay a second time, as it packs them.
+
+        Raises
+        ------
+        ConfigError
+            If there are not that many layers.
+        ModelFileError
+            If this model was not loaded from a folder that `prepare` made.
+        """
+        count = self.num_layers
+        if not 1 <= num_layers <= count:
+            raise ConfigError(f"early exit after {num_layers} layers, expected 1 to {count}")
+        if self._make_exit is None:
+            raise ModelFileError(
+                f"{self._info.name} was not prepared from a GGUF file: it has no early exit"
+            )
+        held = self._runner.num_pages * self._runner.bytes_per_page
+        runner = self._make_exit(num_layers, kv_cache_bytes or held * num_layers // count)
+        return OpenVINOBackend(
+            runner,
+            name=f"{self._info.name}, first {num_layers} layers",
+            precision=self._info.precision,
+            context_length=self._info.context_length,
+            prefix_caching=self._info.page_size > 0,
+            vocab_size=self._info.vocab_size,
+        )
 
     def open(self, token_ids: Sequence[int] = ()) -> int:
         """Start a sequence, with the longest cached prefix of its tokens.

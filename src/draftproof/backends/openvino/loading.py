@@ -93,6 +93,11 @@ def load_openvino(
             f"context_length is {context_length}, but {room} bytes hold keys and values of "
             f"{capacity} tokens; raise kv_cache_bytes"
         )
+
+    def make_exit(num_layers: int, num_bytes: int) -> GraphRunner:
+        first = compile_paged(folder, kv_precision, threads, num_layers=num_layers)
+        return GraphRunner(first, num_bytes)
+
     return OpenVINOBackend(
         runner,
         name=name or (manifest.source_name if manifest else folder.resolve().name),
@@ -101,6 +106,7 @@ def load_openvino(
         prefix_caching=prefix_caching,
         vocab_size=vocab_size,
         deterministic=deterministic,
+        make_exit=make_exit if manifest else None,
     )
 
 

@@ -16,7 +16,7 @@ from openvino._offline_transformations import paged_attention_transformation
 
 from draftproof.errors import ModelFileError
 
-__all__ = ["BATCH_INPUTS", "TREE_INPUTS", "last_line", "make_paged"]
+__all__ = ["BATCH_INPUTS", "TREE_INPUTS", "last_line", "make_paged", "output_layer"]
 
 #: Inputs of the paged graph besides the key and value pages.
 BATCH_INPUTS: Final = (
@@ -61,7 +61,7 @@ def make_paged(model: Any) -> None:
             paged_attention_transformation(model)
     except RuntimeError as error:
         raise ModelFileError(f"the graph cannot be paged: {last_line(error)}") from error
-    head = _output_layer(model)
+    head = output_layer(model)
     _gather_rows(model, head)
     _check_inputs(model)
 
@@ -81,8 +81,24 @@ def last_line(error: Exception) -> str:
     return lines[-1] if lines else type(error).__name__
 
 
-def _output_layer(model: Any) -> Any:
-    """Find the matrix product that yields the logits."""
+def output_layer(model: Any) -> Any:
+    """Find the matrix product that yields the logits.
+
+    Parameters
+    ----------
+    model : openvino.Model
+        A decoder graph with one output.
+
+    Returns
+    -------
+    openvino.Node
+        The product of hidden states and the output layer's weights.
+
+    Raises
+    ------
+    ModelFileError
+        If there is another output, or something unknown before it.
+    """
     if len(model.outputs) != 1:
         names = ", ".join(sorted(str(port.get_any_name()) for port in model.outputs))
         raise ModelFileError(f"the graph has the outputs {names}, expected one, the logits")

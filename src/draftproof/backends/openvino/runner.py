@@ -11,6 +11,7 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
+from draftproof.backends.openvino.exits import first_layers
 from draftproof.backends.openvino.paging import BATCH_INPUTS, TREE_INPUTS, last_line, make_paged
 from draftproof.cache import PageCopy, SlotMove
 from draftproof.errors import BackendError, ConfigError, ModelFileError
@@ -68,7 +69,13 @@ class PassTables:
     sees_begins: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, dtype=np.int32))
 
 
-def compile_paged(folder: Path, kv_precision: KvPrecision, threads: int | None) -> Any:
+def compile_paged(
+    folder: Path,
+    kv_precision: KvPrecision,
+    threads: int | None,
+    *,
+    num_layers: int | None = None,
+) -> Any:
     """Read the graph of a folder, make it paged and compile it for the CPU.
 
     Parameters
@@ -79,6 +86,8 @@ def compile_paged(folder: Path, kv_precision: KvPrecision, threads: int | None) 
         How keys and values are kept.
     threads : int or None
         Threads of the runtime; None lets it use every physical core.
+    num_layers : int, optional
+        Stop after the first so many layers; see `draftproof.backends.openvino.exits`.
 
     Returns
     -------
@@ -87,8 +96,10 @@ def compile_paged(folder: Path, kv_precision: KvPrecision, threads: int | None) 
 
     Raises
     ------
+    ConfigError
+        If there are not that many layers.
     ModelFileError
-        If the graph cannot be read, paged or compiled.
+        If the graph cannot be read, cut, paged or compiled.
     """
     core = ov.Core()
     options: dict[str, Any] = {
@@ -106,6 +117,8 @@ def compile_paged(folder: Path, kv_precision: KvPrecision, threads: int | None) 
         model = core.read_model(path)
     except RuntimeError as error:
         raise ModelFileError(f"{path}: cannot be read as an OpenVINO graph") from error
+    if num_layers is not None:
+        model = first_layers(model, num_layers)
     make_paged(model)
     try:
         return core.compile_model(model, "CPU", options)
@@ -174,6 +187,8 @@ class GraphRunner:
             )
         self.vocab_size = int(compiled.outputs[0].get_partial_shape()[1].get_length())
         self.scratch = range(self.num_pages, self.num_pages + scratch_pages)
+        #: Layers that keep keys and values.
+        self.num_layers = len(pages) // 2
         self._pages = []
         for name, port in pages.items():
             array = _lazy_zeros((self.scratch.stop, *shapes[name]), _numpy_type(port))

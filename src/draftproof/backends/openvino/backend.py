@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from draftproof.backends.openvino.branches import branch_passes
+from draftproof.backends.openvino.matrices import read_matrices
 from draftproof.backends.openvino.rows import pass_tables
 from draftproof.backends.openvino.runner import GraphRunner
 from draftproof.backends.paged_batch import append_batch, check_batch, check_context
@@ -51,6 +53,8 @@ class OpenVINOBackend:
         tokens travel with it; see `draftproof.backends.openvino.rows`. Rows that
         branch are scored path by path then, on scratch pages of the runner, so that
         the same holds for them; see `draftproof.backends.openvino.branches`.
+    graph : Path, optional
+        The file that the graph was read from, for `matrices`.
     make_exit : callable, optional
         Makes the runner of an early exit.
     """
@@ -65,6 +69,7 @@ class OpenVINOBackend:
         prefix_caching: bool = True,
         vocab_size: int | None = None,
         deterministic: bool = False,
+        graph: Path | None = None,
         make_exit: MakeExit | None = None,
     ) -> None:
         if context_length < 1:
@@ -75,12 +80,14 @@ class OpenVINOBackend:
                 "expected no more than the model has"
             )
         self._runner = runner
+        self._graph = graph
         self._make_exit = make_exit
         self._cache = PagedCache(
             runner.num_pages, runner.page_size, runner.bytes_per_page, prefix_caching
         )
         self._least_tokens = max(2, runner.num_threads) if deterministic else 0
         self._copies: deque[PageCopy] = deque()
+        self._hidden = np.empty((0, runner.hidden_size), dtype=np.float32)
         self._info = ModelInfo(
             name=name,
             runtime="openvino",
@@ -90,7 +97,11 @@ class OpenVINOBackend:
             precision=precision,
             kv_bytes_per_token=runner.bytes_per_page // runner.page_size,
             page_size=runner.page_size if prefix_caching else 0,
-            trees=runner.trees and bool(runner.scratch or not deterministic),
+            # On scratch pages the tokens of a tree run in another order, which the hidden
+            # states would follow.
+            trees=runner.trees
+            and (not deterministic or bool(runner.scratch and not runner.hidden_size)),
+            hidden_size=runner.hidden_size,
         )
 
     @property
@@ -239,11 +250,44 @@ class OpenVINOBackend:
             table = self._cache.block_table(batch.sequence_ids)
             wanted = self._run(batch, past_lens, table)[:, : self._info.vocab_size]
             wanted.flags.writeable = False
+            if self._info.hidden_size:
+                self._hidden = self._runner.hidden(len(batch))
             return wanted
         except BaseException:
             for sequence_id, length in zip(batch.sequence_ids, past_lens.tolist(), strict=True):
                 self._cache.truncate(sequence_id, length)
             raise
+
+    def hidden(self) -> NDArray[np.float32]:
+        """Return the hidden states of the last pass; see `core.protocols.HiddenStates`.
+
+        Returns
+        -------
+        ndarray of float32, shape (N, E)
+            One row per token of the batch.
+        """
+        return self._hidden
+
+    def matrices(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Return embedding and output layer; see `core.protocols.HiddenStates`.
+
+        Returns
+        -------
+        embedding, output : ndarray of float32, shape (V, E)
+            Read from the graph's file at each call.
+
+        Raises
+        ------
+        ModelFileError
+            If there is no such file, or they are not where decoders have them.
+        """
+        if self._graph is None:
+            raise ModelFileError(f"{self._info.name} has no graph file to read matrices from")
+        embedding, output = read_matrices(self._graph)
+        size = self._info.vocab_size
+        if embedding is output:
+            return (embedding[:size],) * 2
+        return embedding[:size], output[:size]
 
     def _run(
         self, batch: FlatBatch, past_lens: NDArray[np.int32], table: tuple[Any, Any]

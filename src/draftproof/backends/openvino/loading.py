@@ -35,6 +35,7 @@ def load_openvino(
     prefix_caching: bool = True,
     vocab_size: int | None = None,
     deterministic: bool = False,
+    with_hidden: bool = False,
 ) -> OpenVINOBackend:
     """Load a prepared model, or a graph folder that optimum wrote.
 
@@ -62,6 +63,9 @@ def load_openvino(
         Make decoding with and without speculation agree to the bit, for rows of at
         most 16 tokens, by padding passes of fewer tokens than threads. Rows that branch
         then take up to 32 pages past ``kv_cache_bytes``.
+    with_hidden : bool, default False
+        Keep the hidden states of each pass for a drafter that reads them. With
+        ``deterministic`` rows cannot branch then.
 
     Returns
     -------
@@ -85,7 +89,7 @@ def load_openvino(
     manifest = read_manifest(folder)
     limit = _context_limit(folder, manifest, context_length)
     room = DEFAULT_KV_CACHE_BYTES if kv_cache_bytes is None else kv_cache_bytes
-    compiled = compile_paged(folder, kv_precision, threads)
+    compiled = compile_paged(folder, kv_precision, threads, with_hidden=with_hidden)
     runner = GraphRunner(compiled, room, SCRATCH_PAGES if deterministic else 0)
     capacity = runner.num_pages * runner.page_size
     if context_length is not None and context_length > capacity:
@@ -106,6 +110,7 @@ def load_openvino(
         prefix_caching=prefix_caching,
         vocab_size=vocab_size,
         deterministic=deterministic,
+        graph=folder / IR_FILE,
         make_exit=make_exit if manifest else None,
     )
 

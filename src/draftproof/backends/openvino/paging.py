@@ -37,7 +37,7 @@ _TREES_SINCE: Final = (2026, 4)
 _POINTWISE: Final = ("Convert", "Add", "Multiply", "Divide", "Tanh", "Reshape", "Squeeze")
 
 
-def make_paged(model: Any) -> None:
+def make_paged(model: Any, *, with_hidden: bool = False) -> None:
     """Rewrite a stateful decoder graph in place.
 
     Afterwards the inputs are `BATCH_INPUTS`, `TREE_INPUTS` where the runtime knows them,
@@ -48,6 +48,8 @@ def make_paged(model: Any) -> None:
     ----------
     model : openvino.Model
         A stateful graph, ours or one that optimum wrote.
+    with_hidden : bool, default False
+        Add the output ``hidden`` (N, E): what the output layer reads, of all tokens.
 
     Raises
     ------
@@ -62,7 +64,7 @@ def make_paged(model: Any) -> None:
     except RuntimeError as error:
         raise ModelFileError(f"the graph cannot be paged: {last_line(error)}") from error
     head = output_layer(model)
-    _gather_rows(model, head)
+    _gather_rows(model, head, with_hidden=with_hidden)
     _check_inputs(model)
 
 
@@ -112,7 +114,7 @@ def output_layer(model: Any) -> Any:
     return node
 
 
-def _gather_rows(model: Any, head: Any) -> None:
+def _gather_rows(model: Any, head: Any, *, with_hidden: bool) -> None:
     """Let only the wanted rows reach the output layer, and flatten the logits."""
     hidden = head.input_value(0)
     extents = hidden.get_partial_shape()
@@ -136,6 +138,12 @@ def _gather_rows(model: Any, head: Any) -> None:
     result.input(0).replace_source_output(shaped.output(0))
     shaped.output(0).get_tensor().set_names({"logits"})
     model.add_parameters([rows])
+    if with_hidden:
+        states = flat
+        if flat.get_element_type() != ov.Type.f32:
+            states = ops.convert(flat, ov.Type.f32)
+        states.output(0).get_tensor().set_names({"hidden"})
+        model.add_results([ops.result(states)])
     model.validate_nodes_and_infer_types()
 
 

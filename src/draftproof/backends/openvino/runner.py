@@ -74,6 +74,7 @@ def compile_paged(
     kv_precision: KvPrecision,
     threads: int | None,
     *,
+    with_hidden: bool = False,
     num_layers: int | None = None,
 ) -> Any:
     """Read the graph of a folder, make it paged and compile it for the CPU.
@@ -86,6 +87,8 @@ def compile_paged(
         How keys and values are kept.
     threads : int or None
         Threads of the runtime; None lets it use every physical core.
+    with_hidden : bool, default False
+        Whether the graph also gives what its output layer reads.
     num_layers : int, optional
         Stop after the first so many layers; see `draftproof.backends.openvino.exits`.
 
@@ -119,7 +122,7 @@ def compile_paged(
         raise ModelFileError(f"{path}: cannot be read as an OpenVINO graph") from error
     if num_layers is not None:
         model = first_layers(model, num_layers)
-    make_paged(model)
+    make_paged(model, with_hidden=with_hidden)
     try:
         return core.compile_model(model, "CPU", options)
     except RuntimeError as error:
@@ -186,6 +189,10 @@ class GraphRunner:
                 f"{self.bytes_per_page} bytes"
             )
         self.vocab_size = int(compiled.outputs[0].get_partial_shape()[1].get_length())
+        #: Width of the hidden states that a pass gives; 0 when it gives none.
+        self.hidden_size = 0
+        if len(compiled.outputs) > 1:
+            self.hidden_size = int(compiled.outputs[1].get_partial_shape()[1].get_length())
         self.scratch = range(self.num_pages, self.num_pages + scratch_pages)
         #: Layers that keep keys and values.
         self.num_layers = len(pages) // 2
@@ -268,6 +275,17 @@ class GraphRunner:
         except RuntimeError as error:
             raise BackendError(f"the runtime failed: {last_line(error)}") from error
         return self._logits[:count]
+
+    def hidden(self, count: int) -> NDArray[np.float32]:
+        """Return a copy of what the output layer read in the last pass, (count, E).
+
+        Parameters
+        ----------
+        count : int
+            How many of the pass's tokens, from the first.
+        """
+        held: NDArray[np.float32] = self._request.get_output_tensor(1).data[:count].copy()
+        return held
 
     def _point_output(self, count: int) -> None:
         """Let the logits land in memory of ours, which outlives a change of their number."""

@@ -67,10 +67,10 @@ OPPOSITES = {
     "logprobs_mode": ("raw", "processed", {"logprobs": 3, "temperature": 0.5, "seed": 5}),
     "grammar": (sentences(*SAYINGS[:2]), sentences(*SAYINGS[2:]), {"ignore_eos": True}),
 }
-#: Options that say how to speculate: none of them may change the text.
+#: Options that say how to speculate, or what to tell of it: none of them may change the text.
 OF_SPECULATION = {
     "num_speculative_tokens", "max_speculative_tokens", "proposer", "rule", "request_id",
-    "prediction", "tenant",
+    "prediction", "tenant", "trace",
 }  # fmt: skip
 
 

@@ -97,7 +97,7 @@ DRAFTERS = {
 def traced(rule, shape, params, *, trace=True, kappa=5, **options):
     """Results of three requests in shared passes."""
     core = make_core(proposers=[DRAFTERS[shape]()], kappa=kappa, **options)
-    batch = requests(3, 6, 2, params=params, rule=rule, max_tokens=24)
+    batch = requests(3, 6, 2, params=params, rule=rule, max_tokens=18)
     return run(core, [replace(request, trace=trace) for request in batch])
 
 
@@ -332,9 +332,18 @@ def test_rules_that_change_the_law_are_traced_too():
                     assert (coin * 0.5 * q < p) == (i in trace.path)
 
 
+class StrictConstraint(ListConstraint):
+    """Allows nothing behind a complete text."""
+
+    def allowed(self, extra=()):
+        mask = super().allowed(extra)
+        return np.zeros(self.vocab, dtype=bool) if mask is None else mask
+
+
 def test_what_a_grammar_drafts_and_where_it_ends():
     """Behind the end of a grammar there is no law: the last draft is the round's token."""
-    core = make_core(constraints=ListConstraint.factory(), kappa=4, proposers=[NgramProposer(1, 2)])
+    factory = StrictConstraint.factory()
+    core = make_core(constraints=factory, kappa=4, proposers=[NgramProposer(1, 2)])
     asked = requests(2, params=WARM, max_tokens=12, grammar=sentences([3, 1, 4, 1, 5]))
     (result,) = run(core, [replace(asked[0], trace=True)]).values()
     first, last = result.traces

@@ -95,6 +95,7 @@ def load(
     context_length: int | None = None,
     max_rows: int = 32,
     deterministic: bool = False,
+    also: Sequence[str] = (),
     **unused: Any,
 ) -> Engine:
     # A "shaky-GAP" model prefers its best token by GAP nats, and no longer so where
@@ -117,10 +118,14 @@ def load(
     settings = SpeculativeConfig.parse(speculative_config)
     drafters = {"ngram": NgramProposer(min_n=2, max_n=5), "prediction": PredictionProposer()}
     policy, note = make_policy(settings, backend.info, settings.method)
+    more = [
+        drafter for name, drafter in drafters.items() if name in also and name != settings.method
+    ]
     core = EngineCore(
         backend,
         tokenizer=tokenizer,
-        proposers=[drafters[settings.method]] if drafting else [],
+        proposers=[*([drafters[settings.method]] if drafting else []), *more],
+        default_proposer=settings.method,
         kappa=settings.kappa,
         kappa_policy=policy,
         policy_note=note,

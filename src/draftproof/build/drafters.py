@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from draftproof.build.speculative import SpeculativeConfig
 from draftproof.core.protocols import ModelBackend, Proposer
 from draftproof.errors import ConfigError
@@ -15,7 +17,10 @@ from draftproof.proposers import (
     SuffixProposer,
 )
 
-__all__ = ["make_proposers"]
+__all__ = ["DRAFTLESS", "make_more_proposers", "make_proposers"]
+
+#: Methods that draft without a model: they cost nothing until a request uses them.
+DRAFTLESS = ("ngram", "suffix", "prediction")
 
 #: Where suffix drafts end unless the user says. In front of a model they end earlier: it
 #: goes on from there, and what it adds counts only where all before it is accepted.
@@ -87,6 +92,35 @@ def make_proposers(
                     enough=config.hybrid_enough,
                 )
             ]
+
+
+def make_more_proposers(methods: Sequence[str], config: SpeculativeConfig) -> list[Proposer]:
+    """Make drafters that requests may choose beside the configured one.
+
+    Parameters
+    ----------
+    methods : sequence of str
+        Which, of `DRAFTLESS`; each with its defaults.
+    config : SpeculativeConfig
+        The configuration; its own method is not made twice.
+
+    Returns
+    -------
+    list of Proposer
+        In the order of ``methods``.
+
+    Raises
+    ------
+    ConfigError
+        If a method is unknown or needs a model.
+    """
+    made: list[Proposer] = []
+    for method in dict.fromkeys(methods):
+        if method not in DRAFTLESS:
+            raise ConfigError(f"also has {method!r}; expected {', '.join(map(repr, DRAFTLESS))}")
+        if method != config.method:
+            made += make_proposers(SpeculativeConfig.parse({"method": method}), vocab_size=0)
+    return made
 
 
 def _suffix(config: SpeculativeConfig, min_score: float) -> SuffixProposer:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from draftproof.build.drafters import make_proposers
+from draftproof.build.drafters import make_more_proposers, make_proposers
 from draftproof.build.grammars import lazy_constraints
 from draftproof.build.lengths import make_policy
 from draftproof.build.runtimes import PRECISIONS, Progress, RuntimeOptions, load_model
@@ -23,6 +23,7 @@ def load(
     model: str | Path,
     *,
     speculative_config: str | Mapping[str, Any] | SpeculativeConfig | None = None,
+    also: Sequence[str] = (),
     backend: str = "auto",
     precision: str | None = None,
     draft_precision: str | None = None,
@@ -47,6 +48,9 @@ def load(
         Hugging Face folder, or with ``backend="torch"`` a hub id.
     speculative_config : str, mapping or SpeculativeConfig, optional
         The speculation; None is plain decoding.
+    also : sequence of str
+        Drafters that requests may choose beside the configured one: ``"ngram"``,
+        ``"suffix"`` and ``"prediction"``, which need no model.
     backend : {"auto", "openvino", "torch"}, default "auto"
         The runtime; ``"auto"`` takes PyTorch for Hugging Face folders, OpenVINO for the
         rest.
@@ -91,6 +95,7 @@ def load(
         If the drafter has another vocabulary.
     """
     config = SpeculativeConfig.parse(speculative_config)
+    more = make_more_proposers(also, config)
     say = progress or (lambda _line: None)
     runtime = RuntimeOptions(backend, precision, device, dtype, attention, linear)
     target, tokenizer = load_model(
@@ -122,7 +127,8 @@ def load(
     core = EngineCore(
         target,
         tokenizer=tokenizer,
-        proposers=proposers,
+        proposers=[*proposers, *more],
+        default_proposer=proposers[0].name if proposers else "none",
         kappa=config.kappa,
         kappa_policy=policy,
         policy_note=note,

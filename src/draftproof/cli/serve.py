@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -13,15 +14,19 @@ from draftproof.cli import values as v
 from draftproof.cli.context import CliContext, Notes
 from draftproof.errors import ConfigError
 
-if TYPE_CHECKING:
-    from draftproof.engine import Engine
-
 __all__ = ["serve"]
 
 SERVER = "Server"
 LIMITS = "Limits"
-#: Drafters that need no model; requests may name them beside the configured one.
-DRAFTLESS = ("ngram", "suffix", "prediction")
+
+
+class Allowed(StrEnum):
+    """Drafters that need no model, and none of them."""
+
+    NGRAM = "ngram"
+    SUFFIX = "suffix"
+    PREDICTION = "prediction"
+    NONE = "none"
 
 
 def _option(panel: str, *names: str, help: str, **more: Any) -> Any:
@@ -51,6 +56,14 @@ AllowedHost = Annotated[
 CorsOrigin = Annotated[
     list[str] | None,
     _option(SERVER, "--cors-origin", help="Let pages of this site call; several may be given."),
+]
+AllowDrafter = Annotated[
+    list[Allowed] | None,
+    _option(
+        SERVER,
+        "--allow-drafter",
+        help="Let requests choose this drafter too; several may be given. All three by default.",
+    ),
 ]
 LogPrompts = Annotated[
     bool, _option(SERVER, "--log-prompts", help="Write prompts and outputs to the log.")
@@ -101,6 +114,7 @@ def serve(
     served_model_name: ServedName = None,
     allowed_host: AllowedHost = None,
     cors_origin: CorsOrigin = None,
+    allow_drafter: AllowDrafter = None,
     log_prompts: LogPrompts = False,
     max_queue: MaxQueue = 128,
     max_choices: MaxChoices = 16,
@@ -127,6 +141,7 @@ def serve(
     )
     if draft_precision is not None and not v.has_drafter(speculation):
         raise ConfigError(f"--draft-precision {draft_precision} needs --draft-model")
+    also = _allowed(allow_drafter)
     config = ServerConfig(
         # A path of this machine is nobody else's business.
         model_name=served_model_name or Path(model).name,
@@ -151,6 +166,7 @@ def serve(
     engine = context.load(
         model,
         speculative_config=speculation or None,
+        also=also,
         backend=backend.value,
         precision=precision and precision.value,
         device=device,
@@ -167,7 +183,6 @@ def serve(
         progress=notes.say,
     )
     try:
-        _add_draftless(engine)
         shown = f"[{host}]" if ":" in host else host
         run(
             Service(engine, config),
@@ -190,15 +205,8 @@ def _check_extra() -> None:
         )
 
 
-def _add_draftless(engine: Engine) -> None:
-    """Let requests choose drafters that cost nothing until they are used."""
-    from draftproof.build.drafters import make_proposers
-    from draftproof.build.speculative import SpeculativeConfig
-
-    core = engine.core
-    if not core.target.info.rewindable:
-        return
-    for method in DRAFTLESS:
-        config = SpeculativeConfig.parse({"method": method})
-        for proposer in make_proposers(config, core.target.info.vocab_size):
-            core.proposers.setdefault(proposer.name, proposer)
+def _allowed(given: list[Allowed] | None) -> tuple[str, ...]:
+    """Return the drafters that requests may choose beside the configured one."""
+    if given and Allowed.NONE in given and len(given) > 1:
+        raise ConfigError("--allow-drafter none stands beside others; expected it alone")
+    return tuple(one.value for one in given or Allowed if one is not Allowed.NONE)

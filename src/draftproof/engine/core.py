@@ -49,7 +49,9 @@ class EngineCore:
     tokenizer : Tokenizer, optional
         Needed for text and stop strings.
     proposers : sequence of Proposer
-        Drafters a request may name; the first is the default.
+        Drafters a request may name.
+    default_proposer : str, optional
+        Who drafts for requests that name nobody, or ``"none"``; the first when None.
     kappa : int, default 0
         Most drafts per round for requests that do not say.
     kappa_policy : KappaPolicy, optional
@@ -90,6 +92,7 @@ class EngineCore:
         *,
         tokenizer: Tokenizer | None = None,
         proposers: Sequence[Proposer] = (),
+        default_proposer: str | None = None,
         kappa: int = 0,
         kappa_policy: KappaPolicy | None = None,
         policy_note: str = "",
@@ -108,7 +111,7 @@ class EngineCore:
         if len(self.proposers) < len(proposers):
             names = [proposer.name for proposer in proposers]
             raise ConfigError(f"drafters are named {names}; expected a name of its own for each")
-        self.default_proposer = proposers[0].name if proposers else "none"
+        self.default_proposer = default_proposer or next(iter(self.proposers), "none")
         self.clock = Clock()
         self.stats = SpecDecodeStats()
         self.listeners = Listeners()

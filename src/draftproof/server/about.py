@@ -45,6 +45,7 @@ def model_document(service: Service) -> dict[str, Any]:
             "drafters": list(core.proposers),
             "default_drafter": core.default_proposer,
             "num_speculative_tokens": config.default_kappa,
+            "chooses_lengths": core.chooses_lengths,
             "kv_bytes_per_token": info.kv_bytes_per_token,
             "kv_cache": _cache(service),
             "max_running": config.max_running,
@@ -70,6 +71,13 @@ def _cache(service: Service) -> dict[str, Any] | None:
         "total_bytes": usage.total_bytes,
         "total_tokens": usage.total_pages * info.page_size,
         "page_size": info.page_size,
+        "pages": {
+            "total": usage.total_pages,
+            "held": usage.held_pages,
+            "free": usage.free_pages,
+            "evictable": usage.evictable_pages,
+        },
+        "num_sequences": usage.num_sequences,
         "max_concurrency": [
             {
                 "num_tokens": length,

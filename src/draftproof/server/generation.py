@@ -204,8 +204,8 @@ async def run_whole(
     async def collect() -> bytes:
         generation = await begin()
         try:
-            async for _ in generation.outputs():
-                pass
+            async for index, output in generation.outputs():
+                generation.answer.keep(index, output)
             return json_bytes(generation.answer.whole(generation.finished()))
         finally:
             generation.close()

@@ -17,13 +17,15 @@ from draftproof.server.failures import ApiError, api_error
 from draftproof.server.generation import json_bytes
 from draftproof.server.ledger import Ledger
 from draftproof.server.log import RequestLog, where_raised
+from draftproof.server.pages import PAGE_PATHS
 from draftproof.server.settings import LOOPBACK, ServerConfig
 
 __all__ = ["Guard", "log_fields"]
 
-#: What needs no key: whether the server lives, and the page that asks for the key.
-_OPEN_PATHS = frozenset({"/", "/health"})
-_POLLED_PATHS = frozenset({"/health", "/metrics"})
+#: What needs no key: whether the server lives, and the pages that ask for the key.
+_OPEN_PATHS = PAGE_PATHS | {"/health"}
+#: What is asked every few seconds, and what a page is made of: not worth a line each.
+_QUIET_PATHS = PAGE_PATHS | {"/health", "/metrics", "/v1/models"}
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 #: The page loads nothing from elsewhere and cannot be framed.
 _CONTENT_POLICY = (
@@ -121,8 +123,8 @@ class Guard:
         """Count and log a request that has ended."""
         if status >= 400 and status != 499:
             self._ledger.refuse(status)
-        if status == 200 and scope["path"] in _POLLED_PATHS:
-            return  # asked every few seconds, and nobody reads it
+        if status == 200 and scope["path"] in _QUIET_PATHS:
+            return
         about = {
             "request_id": scope["state"]["request_id"],
             "method": scope["method"],

@@ -6,12 +6,19 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from draftproof.core.trace import RoundTrace
 from draftproof.core.types import StepRecord
-from draftproof.engine import GenerateResult
+from draftproof.engine import GenerateResult, TokenEvent
 from draftproof.proposers import prediction_usage
 from draftproof.server.spelling import Speller
 
-__all__ = ["round_record", "spec_decode_metrics", "speculation_record", "usage"]
+__all__ = [
+    "round_record",
+    "spec_decode_metrics",
+    "speculation_record",
+    "trace_record",
+    "usage",
+]
 
 
 def usage(results: Sequence[GenerateResult], n: int) -> dict[str, Any]:
@@ -137,6 +144,94 @@ def round_record(record: StepRecord, speller: Speller) -> dict[str, Any]:
             for token, source in zip(record.emitted, record.sources, strict=True)
         ],
     }
+
+
+def trace_record(
+    trace: RoundTrace, tokens: Sequence[TokenEvent], speller: Speller
+) -> dict[str, Any]:
+    """Return how one round was decided, with tokens spelled.
+
+    Parameters
+    ----------
+    trace : RoundTrace
+        The round.
+    tokens : sequence of TokenEvent
+        What it committed.
+    speller : Speller
+        That of the completion.
+
+    Returns
+    -------
+    dict
+        Every draft with its verdict (``"accepted"``, ``"rejected"`` or ``"unjudged"``: the
+        rule stopped before it), its probability under the target's law and under the
+        drafter's (null: it did not draw), and the coin where the rule used one. Every
+        committed token with the text that became printable with it, and the draft it was.
+        Seconds are those of the whole pass, which ``batch`` requests shared.
+    """
+    kept = _kept(trace)
+    nodes = zip(trace.draft_ids, trace.p, trace.q, trace.coins, strict=True)
+    drafts = [
+        {
+            "id": token,
+            "text": speller.text(token),
+            "source": trace.sources[node],
+            "parent": node - 1 if trace.parents is None else trace.parents[node],
+            "verdict": "accepted" if node in kept else "unjudged" if p is None else "rejected",
+            "p": p,
+            "q": q,
+            "coin": coin,
+        }
+        for node, (token, p, q, coin) in enumerate(nodes)
+    ]
+    committed = [
+        {
+            "id": token.token_id,
+            "text": speller.text(token.token_id),
+            "shown": token.text,
+            "source": token.source,
+            "draft": kept[place] if place < len(kept) else None,
+        }
+        for place, token in enumerate(tokens)
+    ]
+    return {
+        "step": trace.step,
+        "round": trace.round,
+        "start": trace.start,
+        "kappa": trace.kappa,
+        "rule": trace.rule,
+        "drafter": trace.drafter,
+        "drafts": drafts,
+        "committed": committed,
+        "next": {
+            "id": trace.token_id,
+            "text": speller.text(trace.token_id),
+            "source": trace.token_source,
+            "p": _or_none(trace.token_p),
+        },
+        "batch": trace.batch,
+        "pass_tokens": trace.pass_tokens,
+        "seconds": {
+            "draft": trace.draft_s,
+            "target": trace.target_s,
+            "verify": trace.verify_s,
+            "other": trace.other_s,
+        },
+    }
+
+
+def _kept(trace: RoundTrace) -> list[int]:
+    """Return the numbers of the drafts that stayed, the last one included where it ended all."""
+    if trace.token_source != "accepted":
+        return [*trace.path]
+    last = trace.path[-1] if trace.path else -1
+    parents = range(-1, len(trace.draft_ids) - 1) if trace.parents is None else trace.parents
+    children = [
+        node
+        for node, parent in enumerate(parents)
+        if parent == last and trace.draft_ids[node] == trace.token_id
+    ]
+    return [*trace.path, *children[:1]]
 
 
 def _or_none(rate: float) -> float | None:

@@ -168,6 +168,8 @@ class GenerationRequest(_Wire):
         Add ``token_ids`` to choices, and ``prompt_token_ids``.
     return_rounds : bool
         Add what each round drafted, kept and emitted.
+    return_trace : bool
+        Add how each round was decided: probabilities, coins and times.
     timeout_s : float, optional
         Deadline in seconds, waiting included; at most the server's.
     """
@@ -198,6 +200,7 @@ class GenerationRequest(_Wire):
     speculative_config: RequestSpeculation | None = None
     return_token_ids: bool = False
     return_rounds: bool = False
+    return_trace: bool = False
     timeout_s: float | None = Field(default=None, ge=0.01)
 
 

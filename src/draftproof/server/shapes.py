@@ -13,6 +13,7 @@ from draftproof.server.record import (
     round_record,
     spec_decode_metrics,
     speculation_record,
+    trace_record,
     usage,
 )
 from draftproof.server.schemas import ChatRequest, CompletionRequest
@@ -106,12 +107,27 @@ class Answer:
         self._tokenizer = tokenizer
         self._form = _FORMS[type(wire)]
         self._spellers = [Speller(tokenizer) for _ in requests]
+        self._traces: list[list[dict[str, Any]]] = [[] for _ in requests]
         self._asks_usage = wire.stream_options is not None and wire.stream_options.include_usage
 
     @property
     def num_prompt_tokens(self) -> int:
         """Tokens of the prompts, each counted once."""
         return sum(len(request.prompt_ids) for request in self._requests[:: self._wire.n])
+
+    def keep(self, index: int, output: StepOutput) -> None:
+        """Keep of a step what `whole` needs and a result does not hold: its trace.
+
+        Parameters
+        ----------
+        index : int
+            Which completion.
+        output : StepOutput
+            What it got.
+        """
+        if output.trace is not None:
+            speller = self._spellers[index]
+            self._traces[index].append(trace_record(output.trace, output.tokens, speller))
 
     def whole(self, results: Sequence[GenerateResult]) -> dict[str, Any]:
         """Return the answer in one document.
@@ -161,7 +177,8 @@ class Answer:
         """
         wire = self._wire
         reports = self._requests[index].logprobs is not None or wire.return_token_ids
-        if not (output.text or output.finish_reason or reports or wire.return_rounds):
+        reports = reports or wire.return_rounds or wire.return_trace
+        if not (output.text or output.finish_reason or reports):
             return None
         speller = self._spellers[index]
         choice: dict[str, Any] = {"index": index, **self._form.delta(output.text)}
@@ -171,6 +188,8 @@ class Answer:
             choice["token_ids"] = [token.token_id for token in output.tokens]
         if wire.return_rounds and output.record is not None:
             choice["round"] = round_record(output.record, speller)
+        if output.trace is not None:
+            choice["trace"] = trace_record(output.trace, output.tokens, speller)
         if output.result is not None:
             choice |= self._ending(index, output.result)
         return self._chunk([choice])
@@ -191,6 +210,8 @@ class Answer:
             choice["token_ids"] = result.token_ids
         if wire.return_rounds:
             choice["rounds"] = [round_record(record, speller) for record in result.records]
+        if wire.return_trace:
+            choice["traces"] = self._traces[index]
         return choice | self._ending(index, result)
 
     def _ending(self, index: int, result: GenerateResult) -> dict[str, Any]:

@@ -97,7 +97,7 @@ def to_requests(
     for prompt in prompts:
         seed = fresh_seed() if wire.seed is None else wire.seed
         first = engine.request(prompt, seed=seed, max_tokens=1, **options)
-        first = _with_budget(first, wire, engine, config)
+        first = replace(_with_budget(first, wire, engine, config), trace=wire.return_trace)
         for stream in range(wire.n):
             name = f"{request_id}-{len(requests)}"
             requests.append(replace(first, stream=stream, request_id=name))

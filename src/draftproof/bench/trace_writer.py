@@ -12,7 +12,6 @@ import math
 import threading
 from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from time import perf_counter
 from types import TracebackType
@@ -22,7 +21,6 @@ from draftproof.bench.trace_file import is_trace_file
 from draftproof.bench.trace_record import TraceHeader
 from draftproof.core.params import SamplingParams
 from draftproof.core.protocols import Tokenizer
-from draftproof.core.stats import SpecDecodeStats
 from draftproof.core.trace import RoundTrace
 from draftproof.engine import GenerateRequest, GenerateResult, StepOutput
 from draftproof.errors import ConfigError, DraftproofError
@@ -70,8 +68,6 @@ class TraceWriter:
         broke off at its end is dropped.
     holds_text : bool, default False
         Whether prompts and outputs are written as text.
-    tokenizer : Tokenizer, optional
-        Spells prompts, where text is written.
 
     Raises
     ------
@@ -81,12 +77,10 @@ class TraceWriter:
         If it cannot be written.
     """
 
-    def __init__(
-        self, path: str | Path, *, holds_text: bool = False, tokenizer: Tokenizer | None = None
-    ) -> None:
+    def __init__(self, path: str | Path, *, holds_text: bool = False) -> None:
         self._path = Path(path)
         self._holds_text = holds_text
-        self._tokenizer = tokenizer
+        self._tokenizer: Tokenizer | None = None
         self._lock = threading.Lock()
         self._begun: dict[str, tuple[float, GenerateRequest]] = {}
         self._origin = self._flushed = perf_counter()
@@ -102,19 +96,17 @@ class TraceWriter:
         """Whether all requests are traced for it: yes."""
         return True
 
-    @property
-    def holds_text(self) -> bool:
-        """Whether prompts and outputs are written."""
-        return self._holds_text
-
-    def begin(self, header: TraceHeader) -> None:
+    def begin(self, header: TraceHeader, tokenizer: Tokenizer | None = None) -> None:
         """Write the line that begins a run; what follows counts its seconds from here.
 
         Parameters
         ----------
         header : TraceHeader
             How the run is made.
+        tokenizer : Tokenizer, optional
+            Spells prompts, where text is written.
         """
+        self._tokenizer = tokenizer
         self._origin = perf_counter()
         header = replace(header, holds_text=self._holds_text)
         with self._lock:
@@ -209,7 +201,7 @@ class TraceWriter:
             "num_prompt_tokens": len(result.prompt_ids),
             "num_tokens": len(result.tokens),
             "finish_reason": result.finish_reason,
-            "stats": _counters(result.stats),
+            "stats": asdict(result.stats),
             "kappa": request.kappa,
             "notes": result.notes,
             "error": "" if result.error is None else str(result.error),
@@ -254,12 +246,3 @@ def _policy(params: SamplingParams) -> dict[str, Any]:
         if field.name not in _NO_POLICY
     }
     return {name: value for name, value in held.items() if value != getattr(plain, name)}
-
-
-def _counters(stats: SpecDecodeStats) -> dict[str, Any]:
-    return asdict(stats)
-
-
-def started_now() -> str:
-    """Return the present time in UTC, ISO 8601."""
-    return datetime.now(UTC).isoformat(timespec="seconds")

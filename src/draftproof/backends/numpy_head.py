@@ -70,7 +70,9 @@ class NumpyHead:
             self._heads(self._product(normed, f"{layer}self_attn.{part}_proj")) for part in "qkv"
         )
         query, key = self._rotate(query, positions), self._rotate(key, positions)
-        added = self._attend(query, np.concatenate([keys, key], 2), np.concatenate([values, value], 2), mask)
+        added = self._attend(
+            query, np.concatenate([keys, key], 2), np.concatenate([values, value], 2), mask
+        )
         hidden = (hidden + self._product(added, layer + "self_attn.o_proj"))[:, -1]
         normed = self._norm(hidden, layer + "post_attention_layernorm")
         gate = self._product(normed, layer + "mlp.gate_proj")

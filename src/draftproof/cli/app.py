@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from draftproof.cli import audit, calibrate, demo, generate, models, plan, serve
+from draftproof.cli import audit, calibrate, demo, distill, generate, models, plan, serve
 from draftproof.cli.context import CliContext
 from draftproof.errors import DraftproofError
 
@@ -107,6 +107,7 @@ app.command("generate")(generate.generate)
 app.command("demo")(demo.demo)
 app.command("calibrate")(calibrate.calibrate)
 app.command("plan")(plan.plan)
+app.command("distill")(distill.distill)
 app.command("serve")(serve.serve)
 app.add_typer(models.app, name="models")
 app.add_typer(audit.app, name="audit")

@@ -40,9 +40,7 @@ __all__ = ["BUILT_IN_HEADS", "HeadShape", "HeadWeights", "find_head", "read_head
 _CONFIG, _WEIGHTS = "config.json", "model.safetensors"
 _FOLDER: Final = Path(__file__).parent / "heads"
 #: Heads that come with the package, by name, and the folder of each.
-BUILT_IN_HEADS: Final[tuple[tuple[str, str], ...]] = (
-    ("smollm2-head", "smollm2-135m-instruct"),
-)
+BUILT_IN_HEADS: Final[tuple[tuple[str, str], ...]] = (("smollm2-head", "smollm2-135m-instruct"),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +237,9 @@ def read_head(folder: Path) -> HeadWeights:
         target = str(config["speculators_config"]["verifier"]["name_or_path"])
         notes = dict(config.get("draftproof", {}))
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ModelFileError(f"{path}: is not the configuration of a draft head: {error}") from error
+        raise ModelFileError(
+            f"{path}: is not the configuration of a draft head: {error}"
+        ) from error
     held = read_tensors(folder / _WEIGHTS)
     tensors: dict[str, NDArray[np.float32]] = {}
     for name, extent in shape.tensors().items():
@@ -276,7 +276,7 @@ def _draft_ids(
     if offsets is not None and offsets.shape == (shape.draft_vocab_size,):
         ids = (offsets + np.arange(len(offsets))).astype(np.int64)
         rises = len(ids) > 0 and ids[0] >= 0 and ids[-1] < shape.vocab_size
-        if rises and (np.diff(ids) > 0).all() and is_drafted is not None:
-            if np.array_equal(np.flatnonzero(is_drafted), ids):
-                return ids
+        rises = rises and bool((np.diff(ids) > 0).all())
+        if rises and is_drafted is not None and np.array_equal(np.flatnonzero(is_drafted), ids):
+            return ids
     raise ModelFileError(f"{folder}: d2t and t2d are no map of {shape.draft_vocab_size} tokens")

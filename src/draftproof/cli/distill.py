@@ -1,0 +1,121 @@
+"""``draftproof distill``: train a draft head on what a model writes and thinks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from draftproof.cli import options as o
+from draftproof.cli.context import CliContext, Notes, write_data
+from draftproof.errors import ConfigError
+
+if TYPE_CHECKING:
+    from draftproof.distill.run import Distilled
+    from draftproof.distill.speed import Speed
+
+__all__ = ["distill"]
+
+
+def distill(
+    ctx: typer.Context,
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="Folder of the head; an earlier run goes on.")
+    ],
+    model: o.Model = "smollm2",
+    text: Annotated[
+        Path | None,
+        typer.Option("--text", help="Text to learn from: a file, or a folder of .txt and .md."),
+    ] = None,
+    minutes: Annotated[
+        float, typer.Option("--minutes", help="Time for recording and training.")
+    ] = 60.0,
+    tokens: Annotated[int, typer.Option("--tokens", help="Most tokens to record.")] = 300_000,
+    draft_vocab: Annotated[
+        int, typer.Option("--draft-vocab", help="Most frequent tokens that can be drafted.")
+    ] = 8192,
+    seed: Annotated[int, typer.Option("--seed", help="Of prompts, answers and weights.")] = 0,
+    precision: o.PrecisionOf = o.Precision.INT8,
+    threads: o.Threads = None,
+    as_json: o.JsonOutput = False,
+    quiet: o.Quiet = False,
+) -> None:
+    """Train a draft head on the hidden states of a model's own text, and measure it."""
+    context: CliContext = ctx.obj
+    notes = Notes(quiet=quiet)
+    try:
+        import torch
+
+        from draftproof.distill.run import DistillPlan
+        from draftproof.distill.run import distill as make
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"distill needs {error.name}: pip install 'draftproof[torch]'") from error
+    from draftproof.backends.openvino.head import OpenVINOHead
+    from draftproof.build import load_model
+    from draftproof.distill.speed import measure_speed
+
+    plan = DistillPlan(
+        minutes=minutes, texts=text, num_tokens=tokens, draft_vocab_size=draft_vocab, seed=seed
+    )
+    if threads is not None:
+        torch.set_num_threads(threads)
+    target, tokenizer = load_model(
+        model,
+        precision=precision.value,
+        threads=threads,
+        with_hidden=True,
+        cache_dir=context.cache_dir,
+        progress=notes.say,
+    )
+    made = make(target, tokenizer, plan, output, progress=notes.say)
+    notes.say("measuring: the same prompts with and without the head")
+    runner = OpenVINOHead(made.head, *target.matrices(), threads=threads)  # type: ignore[attr-defined]
+    rows = measure_speed(target, tokenizer, runner)
+    if as_json:
+        from draftproof.cli.json_lines import json_line
+
+        write_data(json_line(_document(output, made, rows)))
+        return
+    _show(context, made, rows)
+    write_data(f"{output}\n")
+
+
+def _document(output: Path, made: Distilled, rows: list[Speed]) -> dict[str, object]:
+    from dataclasses import asdict
+
+    return {
+        "head": str(output),
+        "target": made.head.target,
+        "draft_vocab_size": made.head.shape.draft_vocab_size,
+        "coverage": made.coverage,
+        "notes": dict(made.head.notes),
+        "speed": [asdict(row) for row in rows],
+    }
+
+
+def _show(context: CliContext, made: Distilled, rows: list[Speed]) -> None:
+    from rich.table import Table
+
+    console = context.stdout_console()
+    held = made.trained.held_out
+    console.print(
+        f"held-out text, {held.counts[0]} tokens: acceptance by position "
+        f"{_rates(held.sampled)} at temperature 1, {_rates(held.greedy)} greedy"
+    )
+    table = Table("temperature", "drafts", "acceptance by position", "tokens per pass", "speedup",
+                  box=None, pad_edge=False)  # fmt: skip
+    for row in rows:
+        table.add_row(
+            f"{row.temperature:g}",
+            str(row.kappa),
+            f"{_rates(row.acceptance)} of {row.asked[0]}",
+            f"{row.tokens_per_round:.2f}",
+            f"{row.speedup:.2f} ({row.low:.2f} to {row.high:.2f})",
+        )
+    console.print(table)
+    console.print("speedup: median over prompts, batch 1, against plain decoding between them")
+
+
+def _rates(rates: tuple[float, ...]) -> str:
+    return " ".join(f"{rate:.2f}" for rate in rates)

@@ -1,0 +1,279 @@
+"""Let the target write, and keep what its output layer read.
+
+The recorder is a drafter that never drafts: the engine tells it the hidden states of
+every committed token, which is all that a corpus needs. Generation and hidden states
+therefore cost one pass per token together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from draftproof.core.protocols import ModelBackend, ProposalRequest, Tokenizer
+from draftproof.core.types import Draft, FlatBatch, Row
+from draftproof.distill.corpus import Corpus, Recording
+from draftproof.distill.seeds import HELD_OUT, seed_messages
+from draftproof.engine import Engine
+from draftproof.errors import ConfigError
+
+__all__ = ["Recorder", "Wanted", "frequencies", "record_answers", "record_texts", "text_files"]
+
+#: Temperatures of recorded answers, by turns: mostly the model's own law, some near its
+#: mode, where users decode too.
+_TEMPERATURES: Final = (1.0, 1.0, 0.0, 1.0, 0.7)
+#: Longest recorded answer, and longest piece of a text, in tokens.
+_ANSWER, _PIECE = 192, 256
+
+Progress = Callable[[str], None]
+
+
+class Recorder:
+    """A drafter that drafts nothing and keeps hidden states by request."""
+
+    name = "recorder"
+
+    def __init__(self) -> None:
+        self._held: dict[str, list[tuple[int, NDArray[np.float32]]]] = {}
+
+    def propose(self, requests: Sequence[ProposalRequest]) -> list[Draft]:
+        """Draft nothing."""
+        return [Draft(proposer=self.name) for _ in requests]
+
+    def release(self, request_id: str) -> None:
+        """Keep what was recorded: `take` gives it away after the request has ended."""
+
+    def observe(self, request_id: str, start: int, hidden: NDArray[np.float32]) -> None:
+        """Keep hidden states."""
+        self._held.setdefault(request_id, []).append((start, hidden))
+
+    def take(self, request_id: str, num_prompt: int, token_ids: Sequence[int]) -> Recording | None:
+        """Give away the recording of a request that has ended.
+
+        Parameters
+        ----------
+        request_id : str
+            The request.
+        num_prompt : int
+            Length of its prompt.
+        token_ids : sequence of int
+            Prompt and answer.
+
+        Returns
+        -------
+        Recording or None
+            From the last token of the prompt on; None where the answer is too short.
+        """
+        parts: list[NDArray[np.float32]] = []
+        position = num_prompt - 1
+        for start, hidden in self._held.pop(request_id, []):
+            if start + len(hidden) > position >= start:
+                parts.append(hidden[position - start :])
+                position = start + len(hidden)
+        if not parts or position < num_prompt + 1:
+            return None
+        return Recording.of(token_ids[num_prompt - 1 :], parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """How much is to be recorded.
+
+    Parameters
+    ----------
+    num_tokens : int
+        Hidden states in the whole corpus.
+    seed : int
+        Of prompts and answers.
+    answers : int
+        Answers per shard.
+    """
+
+    num_tokens: int
+    seed: int = 0
+    answers: int = 64
+
+
+def record_answers(
+    engine: Engine,
+    recorder: Recorder,
+    corpus: Corpus,
+    wanted: Wanted,
+    *,
+    is_over: Callable[[], bool],
+    progress: Progress,
+) -> int:
+    """Let the target answer built-in prompts until the corpus is large enough.
+
+    Parameters
+    ----------
+    engine : Engine
+        Its only drafter is the recorder.
+    recorder : Recorder
+        The engine's drafter.
+    corpus : Corpus
+        Where shards are added.
+    wanted : Wanted
+        How much.
+    is_over : callable
+        Asked between shards; True ends the recording early.
+    progress : callable
+        Told one line per shard.
+
+    Returns
+    -------
+    int
+        Hidden states in the corpus.
+    """
+    held = corpus.num_tokens()
+    while held < wanted.num_tokens and not is_over():
+        # The number of shards seeds the next one: an interrupted run goes on as it would have.
+        number = len(corpus.paths())
+        generator = np.random.default_rng([wanted.seed, number])
+        held_out = number % HELD_OUT == HELD_OUT - 1
+        prompts = [
+            engine.tokenizer.encode_chat(seed_messages(generator, held_out=held_out))
+            for _ in range(wanted.answers)
+        ]
+        requests = [
+            engine.request(
+                prompt,
+                max_tokens=_ANSWER,
+                temperature=_TEMPERATURES[index % len(_TEMPERATURES)],
+                seed=int(generator.integers(2**31)),
+                request_id=f"answer-{index}",
+            )
+            for index, prompt in enumerate(prompts)
+        ]
+        found: list[Recording] = []
+        for request in requests:
+            engine.core.submit(request)
+        for name, result in engine.core.run().items():
+            if result.error is not None:
+                raise result.error
+            recording = recorder.take(name, len(result.prompt_ids), _whole(result))
+            if recording is not None:
+                found.append(recording)
+        if not found:
+            raise ConfigError("the target ends every answer at once; expected text to learn from")
+        corpus.add(found)
+        held += sum(map(len, found))
+        progress(f"{held} of {wanted.num_tokens} tokens recorded")
+    return held
+
+
+def _whole(result: object) -> list[int]:
+    prompt = result.prompt_ids  # type: ignore[attr-defined]
+    return [*prompt, *(event.token_id for event in result.tokens)]  # type: ignore[attr-defined]
+
+
+def text_files(folder: Path) -> list[Path]:
+    """Return the text files of a path: itself, or all ``.txt`` and ``.md`` below it.
+
+    Parameters
+    ----------
+    folder : Path
+        A file or a folder.
+
+    Returns
+    -------
+    list of Path
+        In order of name.
+
+    Raises
+    ------
+    ConfigError
+        If there is none.
+    """
+    if folder.is_file():
+        return [folder]
+    found = sorted(path for path in folder.rglob("*") if path.suffix in (".txt", ".md"))
+    if not found:
+        raise ConfigError(f"{folder}: no file that ends in .txt or .md, expected some")
+    return found
+
+
+def record_texts(
+    target: ModelBackend,
+    tokenizer: Tokenizer,
+    paths: Sequence[Path],
+    corpus: Corpus,
+    num_tokens: int,
+    *,
+    progress: Progress,
+) -> int:
+    """Record hidden states over texts of the user, in pieces of one pass each.
+
+    Parameters
+    ----------
+    target : ModelBackend
+        A backend with hidden states.
+    tokenizer : Tokenizer
+        Its tokenizer.
+    paths : sequence of Path
+        Text files in UTF-8.
+    corpus : Corpus
+        Where shards are added.
+    num_tokens : int
+        Hidden states in the whole corpus, at most.
+    progress : callable
+        Told one line per file.
+
+    Returns
+    -------
+    int
+        Hidden states in the corpus.
+    """
+    held = corpus.num_tokens()
+    for path in paths:
+        if held >= num_tokens:
+            break
+        ids = tokenizer.encode(path.read_text(encoding="utf-8", errors="replace"))
+        pieces = (ids[at : at + _PIECE + 1] for at in range(0, len(ids), _PIECE))
+        found = [_read(target, piece) for piece in pieces if len(piece) > 2]
+        if found:
+            corpus.add(found)
+            held += sum(map(len, found))
+        progress(f"{held} tokens recorded, the last from {path.name}")
+    return held
+
+
+def _read(target: ModelBackend, ids: Sequence[int]) -> Recording:
+    """Score one piece; its last token is only what the one before led to."""
+    sequence = target.open()
+    try:
+        target.forward(FlatBatch.from_rows([Row(sequence, ids[:-1], 0, 0)]))
+        hidden = target.hidden()  # type: ignore[attr-defined]
+    finally:
+        target.close(sequence)
+    return Recording.of(ids, [hidden])
+
+
+def frequencies(corpus: Corpus, vocab_size: int) -> NDArray[np.int64]:
+    """Count every token of a corpus.
+
+    Parameters
+    ----------
+    corpus : Corpus
+        The corpus.
+    vocab_size : int
+        Number of token ids V.
+
+    Returns
+    -------
+    ndarray of int64, shape (V,)
+        How often each token stands in it.
+    """
+    counts = np.zeros(vocab_size, dtype=np.int64)
+    tokens: Iterator[NDArray[np.int32]] = chain.from_iterable(
+        (each.token_ids for each in shard.recordings) for shard in corpus
+    )
+    for ids in tokens:
+        counts += np.bincount(ids, minlength=vocab_size)
+    return counts

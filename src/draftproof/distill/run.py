@@ -1,0 +1,251 @@
+"""The whole way: text, vocabulary, training, files. Each part goes on where it stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from time import monotonic
+from typing import Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from draftproof.backends.borrowed import Borrowed, borrow
+from draftproof.core.protocols import ModelBackend, Tokenizer
+from draftproof.distill.corpus import Corpus
+from draftproof.distill.network import DraftHead
+from draftproof.distill.record import (
+    Recorder,
+    Wanted,
+    frequencies,
+    record_answers,
+    record_texts,
+    text_files,
+)
+from draftproof.distill.target_head import TargetHead
+from draftproof.distill.train import Trained, TrainingPlan, train
+from draftproof.engine import Engine, EngineCore, SchedulerConfig
+from draftproof.errors import ConfigError
+from draftproof.models.head_files import HeadShape, HeadWeights, write_head
+
+__all__ = ["DistillPlan", "Distilled", "distill"]
+
+Progress = Callable[[str], None]
+
+#: Share of the time that recording may take.
+_RECORDING: Final = 0.35
+#: Head width that rotation and vector units like.
+_HEAD_DIM: Final = 64
+_VOCABULARY: Final = "draft_ids.npy"
+
+
+@dataclass(frozen=True, slots=True)
+class DistillPlan:
+    """What a user asks for.
+
+    Parameters
+    ----------
+    minutes : float
+        Time for recording and training.
+    texts : Path, optional
+        A text file or a folder of them; the target writes its own text when None.
+    num_tokens : int, default 300_000
+        Most hidden states to record.
+    draft_vocab_size : int, default 8192
+        Tokens that can be drafted, the most frequent ones.
+    rows : int, default 48
+        Answers that the target writes side by side.
+    seed : int, default 0
+        Of prompts, answers, weights and order.
+
+    Raises
+    ------
+    ConfigError
+        If a number is out of range.
+    """
+
+    minutes: float
+    texts: Path | None = None
+    num_tokens: int = 300_000
+    draft_vocab_size: int = 8192
+    rows: int = 48
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        for name, least in (
+            ("num_tokens", 500), ("draft_vocab_size", 16), ("rows", 1), ("seed", 0),
+        ):  # fmt: skip
+            if getattr(self, name) < least:
+                raise ConfigError(f"{name} is {getattr(self, name)}; expected {least} or more")
+        if not 0 < self.minutes < float("inf"):
+            raise ConfigError(f"minutes is {self.minutes}; expected a number above 0")
+
+
+@dataclass(frozen=True, slots=True)
+class Distilled:
+    """What was made.
+
+    Parameters
+    ----------
+    head : HeadWeights
+        The head, as it was written.
+    trained : Trained
+        How its training went.
+    num_recorded : int
+        Hidden states that it learned from.
+    coverage : float
+        Share of recorded tokens that can be drafted.
+    """
+
+    head: HeadWeights
+    trained: Trained
+    num_recorded: int
+    coverage: float
+
+
+def distill(
+    target: ModelBackend,
+    tokenizer: Tokenizer,
+    plan: DistillPlan,
+    folder: Path,
+    *,
+    progress: Progress,
+) -> Distilled:
+    """Train a draft head for a target and write it.
+
+    Parameters
+    ----------
+    target : ModelBackend
+        A backend with hidden states.
+    tokenizer : Tokenizer
+        Its tokenizer.
+    plan : DistillPlan
+        How much.
+    folder : Path
+        Where the head is written. Its folder ``work`` keeps the recorded text and the
+        checkpoint: the same call goes on from there.
+    progress : callable
+        Told one line now and then.
+
+    Returns
+    -------
+    Distilled
+        What was made.
+
+    Raises
+    ------
+    ConfigError
+        If the target's width is no multiple of 64, or nothing can be recorded.
+    IncompatibleModelsError
+        If the target gives no hidden states, or none that explain its logits.
+    ModelFileError
+        If what an earlier run left does not fit.
+    """
+    start = monotonic()
+    borrowed = borrow(target)
+    work = folder / "work"
+    corpus = Corpus(work / "corpus")
+    recorded = _record(target, tokenizer, plan, corpus, start, progress)
+    counts = frequencies(corpus, target.info.vocab_size)
+    ids = _draft_ids(work / _VOCABULARY, counts, plan.draft_vocab_size)
+    coverage = float(counts[ids].sum() / counts.sum())
+    progress(f"{len(ids)} tokens can be drafted, {coverage:.1%} of {recorded} recorded ones")
+    shape = _shape(borrowed, len(ids))
+    torch.manual_seed(plan.seed)
+    head = DraftHead(shape)
+    left = max(plan.minutes * 60 - (monotonic() - start), 1.0)
+    trained = train(
+        head,
+        TargetHead.of(borrowed.embedding, borrowed.output, ids),
+        corpus,
+        TrainingPlan(left, seed=plan.seed),
+        folder=work,
+        progress=progress,
+    )
+    progress(f"training ended: {trained.reason}")
+    made = HeadWeights(
+        shape, trained.weights, ids, target.info.name, _notes(plan, trained, recorded)
+    )
+    write_head(folder, made)
+    return Distilled(made, trained, recorded, coverage)
+
+
+def _record(
+    target: ModelBackend,
+    tokenizer: Tokenizer,
+    plan: DistillPlan,
+    corpus: Corpus,
+    start: float,
+    progress: Progress,
+) -> int:
+    """Record until there is enough text, or the share of the time is spent."""
+    limit = start + plan.minutes * 60 * _RECORDING
+    if plan.texts is not None:
+        paths = text_files(plan.texts)
+        held = corpus.num_tokens() or record_texts(
+            target, tokenizer, paths, corpus, plan.num_tokens, progress=progress
+        )
+    else:
+        recorder = Recorder()
+        core = EngineCore(
+            target,
+            tokenizer=tokenizer,
+            proposers=[recorder],
+            scheduler=SchedulerConfig(max_rows=plan.rows),
+        )
+        held = record_answers(
+            Engine(core),
+            recorder,
+            corpus,
+            Wanted(plan.num_tokens, plan.seed, answers=2 * plan.rows),
+            is_over=lambda: monotonic() > limit and bool(corpus.paths()),
+            progress=progress,
+        )
+    if held < 2:
+        raise ConfigError("no text was recorded; expected at least some sentences")
+    return held
+
+
+def _draft_ids(path: Path, counts: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+    """Return the most frequent tokens; those of an earlier run where there was one."""
+    if path.is_file():
+        held: NDArray[np.int64] = np.load(path)
+        return held
+    # Low ids are the frequent ones of most tokenizers: they fill up what was never seen.
+    order = np.lexsort((np.arange(len(counts)), -counts))
+    ids: NDArray[np.int64] = np.sort(order[:size]).astype(np.int64)
+    np.save(path, ids)
+    return ids
+
+
+def _shape(borrowed: Borrowed, draft_vocab_size: int) -> HeadShape:
+    """Return a layer of the target's width."""
+    vocab_size, width = borrowed.embedding.shape
+    if width % _HEAD_DIM:
+        raise ConfigError(f"hidden states of width {width}; expected a multiple of {_HEAD_DIM}")
+    heads = width // _HEAD_DIM
+    groups = next(size for size in (3, 4, 2, 1) if heads % size == 0)
+    return HeadShape(
+        hidden_size=width,
+        num_heads=heads,
+        num_kv_heads=heads // groups,
+        head_dim=_HEAD_DIM,
+        ffn_size=width * 8 // 3 // _HEAD_DIM * _HEAD_DIM,
+        vocab_size=vocab_size,
+        draft_vocab_size=draft_vocab_size,
+    )
+
+
+def _notes(plan: DistillPlan, trained: Trained, recorded: int) -> dict[str, object]:
+    return {
+        "recorded_tokens": recorded,
+        "text": "the user's" if plan.texts else "the target's own answers",
+        "seed": plan.seed,
+        "updates": trained.num_updates,
+        "trained_positions": trained.num_positions,
+        "training_minutes": round(trained.seconds / 60, 1),
+        "held_out": asdict(trained.held_out),
+    }

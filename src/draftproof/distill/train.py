@@ -1,0 +1,271 @@
+"""Train a draft head for a while, measure it as it goes, and survive interruptions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from draftproof.distill.batches import Batch, held_out_batches, training_batches
+from draftproof.distill.corpus import Corpus
+from draftproof.distill.linear_start import linear_start
+from draftproof.distill.measure import HeldOut, measure_head
+from draftproof.distill.network import DraftHead
+from draftproof.distill.optimiser import Optimiser
+from draftproof.distill.target_head import TargetHead
+from draftproof.errors import ConfigError, ModelFileError
+
+__all__ = ["CHECKPOINT", "Trained", "TrainingPlan", "train"]
+
+#: Name of the file from which an interrupted training goes on.
+CHECKPOINT: Final = "training.pt"
+#: Positions that the linear start is solved from, and that are measured on the way.
+_LINEAR_POSITIONS, _MEASURED = 20_000, 3_000
+
+Progress = Callable[[str], None]
+Tensor = Any
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingPlan:
+    """How a head is trained.
+
+    Parameters
+    ----------
+    seconds : float
+        Time for this run.
+    steps : int, default 3
+        Draft positions that are unrolled.
+    batch_tokens : int, default 768
+        Positions per update, about.
+    rate : float, default 1.0
+        Scale of all learning rates.
+    feature_weight : float, default 0.3
+        Weight of the relative squared error of features beside the cross entropy.
+    later_weight : float, default 0.8
+        Weight of each step, as a factor of the one before.
+    patience : int, default 8
+        Measurements without a gain after which training ends.
+    measure_every_s : float, default 120.0
+        Seconds between measurements and checkpoints.
+    seed : int, default 0
+        Of weights and order.
+    """
+
+    seconds: float
+    steps: int = 3
+    batch_tokens: int = 768
+    rate: float = 1.0
+    feature_weight: float = 0.3
+    later_weight: float = 0.8
+    patience: int = 8
+    measure_every_s: float = 120.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        for name in ("seconds", "steps", "batch_tokens", "rate", "patience", "measure_every_s"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name} is {getattr(self, name)}; expected a number above 0")
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """What a training ended with.
+
+    Parameters
+    ----------
+    weights : dict of str to ndarray of float32
+        The best head, by the names of `HeadShape.tensors`.
+    held_out : HeldOut
+        Its measurement on the way.
+    num_updates, num_positions : int
+        Updates, and positions seen in them, over all runs.
+    seconds : float
+        Time over all runs.
+    reason : str
+        Why it ended.
+    """
+
+    weights: dict[str, Any]
+    held_out: HeldOut
+    num_updates: int
+    num_positions: int
+    seconds: float
+    reason: str
+
+
+class _State:
+    """Everything a checkpoint holds."""
+
+    def __init__(self, head: DraftHead, plan: TrainingPlan) -> None:
+        self.head = head
+        self.optimiser = Optimiser(head, plan.rate)
+        self.seconds = 0.0
+        self.num_updates = 0
+        self.num_positions = 0
+        self.num_vain = 0
+        self.best: dict[str, Tensor] = {}
+        self.best_score = 0.0
+
+    def save(self, path: Path) -> None:
+        """Write a checkpoint, whole or not at all."""
+        draft = path.with_suffix(".part")
+        held = {name: value for name, value in vars(self).items() if name != "optimiser"}
+        held["head"] = self.head.state_dict()
+        torch.save(held | {"optimiser": self.optimiser.state_dict()}, draft)
+        draft.rename(path)
+
+    def load(self, path: Path) -> None:
+        """Read a checkpoint."""
+        try:
+            held = torch.load(path, weights_only=True)
+            self.head.load_state_dict(held.pop("head"))
+            self.optimiser.load_state_dict(held.pop("optimiser"))
+        except (OSError, RuntimeError, KeyError, ValueError, EOFError) as error:
+            raise ModelFileError(
+                f"{path}: does not fit this training; remove it to start afresh"
+            ) from error
+        for name, value in held.items():
+            setattr(self, name, value)
+
+
+def train(
+    head: DraftHead,
+    target: TargetHead,
+    corpus: Corpus,
+    plan: TrainingPlan,
+    *,
+    folder: Path,
+    progress: Progress,
+) -> Trained:
+    """Train until the time is over or measurements stop getting better.
+
+    Parameters
+    ----------
+    head : DraftHead
+        A fresh head; goes on from the folder's checkpoint where there is one.
+    target : TargetHead
+        What it borrows from its target.
+    corpus : Corpus
+        Text with hidden states.
+    plan : TrainingPlan
+        How.
+    folder : Path
+        Where checkpoints are kept.
+    progress : callable
+        Told one line per measurement.
+
+    Returns
+    -------
+    Trained
+        The best head that was measured.
+
+    Raises
+    ------
+    ModelFileError
+        If the checkpoint belongs to another training.
+    """
+    state = _State(head, plan)
+    checkpoint = folder / CHECKPOINT
+    batches = training_batches(
+        corpus, plan.batch_tokens, np.random.default_rng([plan.seed, state.num_updates])
+    )
+    if checkpoint.is_file():
+        state.load(checkpoint)
+        progress(f"going on after {state.num_updates} updates")
+    else:
+        linear_start(head, target, _first(batches, _LINEAR_POSITIONS))
+    held_out = held_out_batches(corpus, _MEASURED, plan.batch_tokens)
+    before = state.seconds
+    start = last = monotonic()
+    found = _measured(state, target, held_out, plan, progress)
+    reason = "the time is over"
+    for batch in batches:
+        state.seconds = before + monotonic() - start
+        left = 1.0 - (state.seconds - before) / plan.seconds
+        if left <= 0:
+            break
+        _update(state, target, batch, plan, left)
+        if monotonic() - last >= plan.measure_every_s:
+            last = monotonic()
+            found = _measured(state, target, held_out, plan, progress)
+            state.save(checkpoint)
+            if state.num_vain >= plan.patience:
+                reason = f"no gain in {plan.patience} measurements"
+                break
+    found = _measured(state, target, held_out, plan, progress)
+    state.save(checkpoint)
+    if found.score < state.best_score:
+        head.load_state_dict(state.best)
+        found = measure_head(head, target, held_out, plan.steps)
+    return Trained(
+        {name: value.numpy().copy() for name, value in state.best.items()},
+        found,
+        state.num_updates,
+        state.num_positions,
+        state.seconds,
+        reason,
+    )
+
+
+def _first(batches: Any, num_positions: int) -> list[Batch]:
+    """Return as many batches as have that many positions, or a pass's worth of them."""
+    found: list[Batch] = []
+    total = 0
+    while total < num_positions and len(found) < num_positions:
+        found.append(next(batches))
+        total += int(found[-1].lengths.sum())
+    return found
+
+
+def _update(
+    state: _State, target: TargetHead, batch: Batch, plan: TrainingPlan, left: float
+) -> None:
+    """Take one step downhill."""
+    head = state.head
+    predicted = head.unroll(batch.features, target.embedding[batch.token_ids], plan.steps)
+    with torch.no_grad():
+        laws = target.draft_log_law(batch.wanted).exp()
+        size = batch.wanted.pow(2).mean()
+    total = torch.zeros(())
+    for step, features in enumerate(predicted):
+        mask = batch.mask(step)
+        guessed = features[mask]
+        loss = -(laws[mask] * target.draft_log_law(guessed)).sum(-1).mean()
+        error = (guessed - batch.wanted[mask]).pow(2).mean() / size
+        total = total + plan.later_weight**step * (loss + plan.feature_weight * error)
+    head.zero_grad(set_to_none=True)
+    total.backward()
+    warm = min(1.0, (state.num_updates + 1) / 20)
+    state.optimiser.step(warm * max(left, 0.02))
+    state.num_updates += 1
+    state.num_positions += int(batch.lengths.sum())
+
+
+def _measured(
+    state: _State,
+    target: TargetHead,
+    held_out: list[Batch],
+    plan: TrainingPlan,
+    progress: Progress,
+) -> HeldOut:
+    """Measure, keep the head if it is the best, and tell."""
+    found = measure_head(state.head, target, held_out, plan.steps)
+    if not state.best or found.score > state.best_score + 1e-4:
+        state.best_score, state.num_vain = found.score, 0
+        state.best = {name: each.clone() for name, each in state.head.state_dict().items()}
+    else:
+        state.num_vain += 1
+    rates = " ".join(f"{rate:.3f}" for rate in found.sampled)
+    greedy = " ".join(f"{rate:.3f}" for rate in found.greedy)
+    progress(
+        f"{state.seconds / 60:.1f} min, {state.num_updates} updates: acceptance {rates} at "
+        f"temperature 1, {greedy} greedy, by position, of {found.counts[0]} held-out tokens"
+    )
+    return found

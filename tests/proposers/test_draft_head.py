@@ -1,0 +1,278 @@
+"""The drafter over a draft head: what it remembers, when it is silent, and its law."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from head_kit import SHAPE, SMALL, VOCAB, HiddenTable, draft_ids, numpy_head
+
+from draftproof.backends.table import MarkovTable
+from draftproof.core.law import SparseLaw
+from draftproof.core.policy import SamplingParams
+from draftproof.core.rng import CoinSource
+from draftproof.core.types import Draft
+from draftproof.engine import EngineCore, GenerateRequest, SchedulerConfig
+from draftproof.errors import BackendError, ConfigError
+from draftproof.proposers.draft_head import DraftHeadProposer
+from draftproof.testing.branching import BranchingCoins, exact_law
+
+TABLE = MarkovTable(VOCAB, None, seed=3, spread=1.5)
+WARM = SamplingParams(temperature=0.9)
+
+
+def requests(count, *, params=WARM, length=24, kappa=None, prompt=9):
+    generator = np.random.default_rng(5)
+    return [
+        GenerateRequest(
+            tuple(generator.integers(0, VOCAB, prompt + index).tolist()),
+            params,
+            max_tokens=length,
+            kappa=kappa,
+            seed=50 + index,
+            request_id=f"r{index}",
+        )
+        for index in range(count)
+    ]
+
+
+def run(core, batch):
+    for request in batch:
+        core.submit(request)
+    results = core.run()
+    for result in results.values():
+        if result.error is not None:
+            raise result.error
+    return results
+
+
+class Watched(DraftHeadProposer):
+    """Compares every draft with that of a fresh drafter that was told everything anew.
+
+    Every third round it is not asked, which is what kappa 0 looks like to a drafter.
+    """
+
+    def __init__(self, runner, **options):
+        super().__init__(runner, **options)
+        self.told = {}
+        self.num_compared = self.num_silent = self.num_rounds = 0
+
+    def observe(self, request_id, start, hidden):
+        self.told.setdefault(request_id, []).append((start, hidden.copy()))
+        super().observe(request_id, start, hidden)
+
+    def propose(self, requests):
+        self.num_rounds += 1
+        if self.num_rounds % 3 == 0 or self.num_rounds in range(10, 18):
+            self.num_silent += 1
+            return [Draft(proposer=self.name)] * len(requests)
+        drafts = super().propose(requests)
+        for request, draft in zip(requests, drafts, strict=True):
+            fresh = DraftHeadProposer(self._runner)
+            for start, hidden in self.told[request.request_id]:
+                fresh.observe(request.request_id, start, hidden)
+            (expected,) = fresh.propose([request])
+            assert draft.token_ids == expected.token_ids
+            assert (draft.laws is None) == (expected.laws is None)
+            for left, right in zip(draft.laws or (), expected.laws or (), strict=True):
+                np.testing.assert_allclose(left.dense(), right.dense(), atol=2e-6)
+            self.num_compared += len(draft)
+        return drafts
+
+
+@pytest.mark.parametrize("rule", ["standard", "coupled"])
+@pytest.mark.parametrize("params", [WARM, SamplingParams(temperature=0.0)], ids=["warm", "greedy"])
+def test_drafts_are_those_of_a_fresh_head_told_everything(rule, params):
+    # Rejections, silent rounds and neighbours that come and go; texts outgrow the window.
+    proposer = Watched(numpy_head())
+    core = EngineCore(
+        HiddenTable(TABLE), proposers=[proposer], kappa=3, rule=rule,
+        scheduler=SchedulerConfig(max_rows=3),
+    )  # fmt: skip
+    results = run(core, requests(6, params=params))
+    assert proposer.num_compared > 60
+    assert proposer.num_silent > 5
+    assert any(r.stats.num_accepted_tokens < r.stats.num_draft_tokens for r in results.values())
+    assert proposer.num_requests == 0
+
+
+def test_a_head_that_keeps_rejected_drafts_is_seen():
+    class Forgetful(Watched):
+        def _go_on(self, rows, *arguments):
+            found = super()._go_on(rows, *arguments)
+            for row in rows:  # as if a draft were committed text
+                row.state.keys = row.state.keys + np.float32(0.5)
+            return found
+
+    core = EngineCore(HiddenTable(TABLE), proposers=[Forgetful(numpy_head())], kappa=3)
+    results = run(core, requests(2))
+    assert any("AssertionError" in note for r in results.values() for note in r.notes)
+
+
+def test_a_shared_prefix_changes_no_draft():
+    # The second request finds pages of its prompt: their states are never computed.
+    told = []
+
+    class Watching(DraftHeadProposer):
+        def observe(self, request_id, start, hidden):
+            told.append((request_id, start))
+            super().observe(request_id, start, hidden)
+
+    def records(core, request):
+        result = run(core, [request])[request.request_id]
+        return [(record.drafted, record.emitted) for record in result.records]
+
+    (request,) = requests(1, prompt=30)
+    core = EngineCore(HiddenTable(TABLE), proposers=[Watching(numpy_head())], kappa=3)
+    cold = records(core, request)
+    warm = records(core, replace(request, request_id="again"))
+    assert next(start for name, start in told if name == "again") > 20
+    assert any(drafted for drafted, _ in cold)
+    assert warm == cold
+
+
+def test_nothing_is_drafted_before_the_state_is_known():
+    class Deaf(DraftHeadProposer):
+        deaf = True
+
+        def observe(self, request_id, start, hidden):
+            if not self.deaf or start > 20:
+                super().observe(request_id, start, hidden)
+
+    core = EngineCore(HiddenTable(TABLE), proposers=[Deaf(numpy_head())], kappa=2)
+    (result,) = run(core, requests(1, length=30)).values()
+    drafted = [record.position for record in result.records if record.drafted]
+    assert min(drafted) > 20  # after the gap it goes on from what it was told
+    assert any("not known yet" in note for note in result.notes)
+
+
+def test_a_failing_runner_costs_drafts_and_nothing_else():
+    class Failing:
+        def __init__(self):
+            self.inner, self.calls = numpy_head(), 0
+            self.shape, self.draft_ids = self.inner.shape, self.inner.draft_ids
+
+        def run(self, *arguments):
+            self.calls += 1
+            if self.calls % 4 == 0:
+                raise BackendError("no power")
+            return self.inner.run(*arguments)
+
+    def texts(proposers, **options):
+        core = EngineCore(HiddenTable(TABLE), proposers=proposers, **options)
+        results = run(core, requests(3))
+        return [results[name] for name in sorted(results)]
+
+    found = texts([DraftHeadProposer(Failing())], kappa=3, rule="sample-match")
+    plain = texts([DraftHeadProposer(numpy_head())], kappa=0, rule="sample-match")
+    assert [r.token_ids for r in found] == [r.token_ids for r in plain]
+    assert any("no power" in note for result in found for note in result.notes)
+    assert any(result.stats.num_accepted_tokens for result in found)
+
+
+def test_only_the_draft_vocabulary_is_drafted_under_the_policy():
+    seen = []
+
+    class Kept(DraftHeadProposer):
+        def propose(self, requests):
+            drafts = super().propose(requests)
+            seen.extend(drafts)
+            return drafts
+
+    banned = int(draft_ids()[1])
+    for params in (WARM, SamplingParams(top_k=3), SamplingParams(banned_token_ids=(banned,))):
+        core = EngineCore(HiddenTable(TABLE), proposers=[Kept(numpy_head())], kappa=2)
+        run(core, requests(2, params=params))
+    possible = [set(np.flatnonzero(law.dense()).tolist()) for d in seen for law in d.laws or ()]
+    assert set.union(*possible) == set(draft_ids().tolist())
+    assert any(len(ids) <= 3 for ids in possible)
+    assert any(banned not in ids and len(ids) == 4 for ids in possible)
+
+
+def test_a_head_drafts_greedily_when_told_to():
+    core = EngineCore(
+        HiddenTable(TABLE), proposers=[DraftHeadProposer(numpy_head(), temperature=0.0)], kappa=2
+    )
+    results = run(core, requests(2)).values()
+    assert all(result.stats.num_draft_tokens for result in results)
+
+
+@pytest.mark.parametrize("options", [{"min_confidence": 1.5}, {"temperature": -1.0}])
+def test_refuses_what_is_out_of_range(options):
+    with pytest.raises(ConfigError):
+        DraftHeadProposer(numpy_head(), **options)
+
+
+# The law of the whole output, by every branch of every coin.
+
+SMALL_TABLE = MarkovTable(3, None, seed=1)
+PROMPT = (0, 1, 0)
+HORIZON = 4
+
+
+def engine_law(proposer_of, rule):
+    def program(brancher):
+        def coins(seed, stream):
+            return BranchingCoins(brancher) if seed == 77 else CoinSource(seed, stream)
+
+        core = EngineCore(
+            HiddenTable(SMALL_TABLE, SMALL), proposers=[proposer_of()], coin_source=coins,
+            kappa=2, rule=rule,
+        )  # fmt: skip
+        core.submit(GenerateRequest(PROMPT, max_tokens=HORIZON, seed=77, request_id="studied"))
+        core.submit(GenerateRequest((1, 2), max_tokens=3, seed=1, request_id="beside"))
+        return tuple(core.run()["studied"].token_ids)
+
+    return exact_law(program)
+
+
+def distance_from_target(law):
+    expected = {}
+
+    def walk(outcome, prob):
+        if len(outcome) == HORIZON:
+            expected[outcome] = prob
+            return
+        context = np.array([*PROMPT, *outcome])
+        row = SMALL_TABLE.probs(context, np.arange(len(context)))
+        for token in range(3):
+            walk((*outcome, token), prob * row[token])
+
+    walk((), 1.0)
+    keys = law.keys() | expected.keys()
+    return 0.5 * sum(abs(law.get(key, 0.0) - expected.get(key, 0.0)) for key in keys)
+
+
+class Lying(DraftHeadProposer):
+    """Reports a flatter law than it drew from."""
+
+    def propose(self, requests):
+        drafts = super().propose(requests)
+        return [
+            replace(draft, laws=tuple(_flatter(law) for law in draft.laws)) if draft.laws else draft
+            for draft in drafts
+        ]
+
+
+def _flatter(law):
+    ids = np.flatnonzero(law.dense())
+    return SparseLaw(ids, law.dense()[ids] ** 0.5, law.vocab_size)
+
+
+@pytest.mark.exact
+@pytest.mark.parametrize("rule", ["standard", "block", "coupled", "sample-match"])
+@pytest.mark.parametrize("options", [{}, {"min_confidence": 0.6}, {"temperature": 0.0}])
+def test_the_joint_law_is_the_targets(rule, options):
+    law = engine_law(lambda: DraftHeadProposer(numpy_head(SMALL), **options), rule)
+    assert distance_from_target(law) < 1e-6
+
+
+@pytest.mark.exact
+@pytest.mark.parametrize("rule", ["standard", "block"])
+def test_a_wrong_law_of_drafts_is_seen(rule):
+    assert distance_from_target(engine_law(lambda: Lying(numpy_head(SMALL)), rule)) > 1e-3
+
+
+def test_the_kit_has_more_tokens_than_the_head_drafts():
+    assert SHAPE.draft_vocab_size < VOCAB

@@ -33,7 +33,7 @@ def load_head(
     Returns
     -------
     HeadRunner
-        The head on the target's runtime.
+        The head, on OpenVINO's CPU runtime wherever the target runs.
 
     Raises
     ------

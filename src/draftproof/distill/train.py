@@ -143,6 +143,7 @@ def train(
     *,
     folder: Path,
     progress: Progress,
+    clock: Callable[[], float] = monotonic,
 ) -> Trained:
     """Train until the time is over or measurements stop getting better.
 
@@ -160,6 +161,8 @@ def train(
         Where checkpoints are kept.
     progress : callable
         Told one line per measurement.
+    clock : callable
+        Seconds, from anywhere.
 
     Returns
     -------
@@ -183,17 +186,17 @@ def train(
         linear_start(head, target, _first(batches, _LINEAR_POSITIONS))
     held_out = held_out_batches(corpus, _MEASURED, plan.batch_tokens)
     before = state.seconds
-    start = last = monotonic()
+    start = last = clock()
     found = _measured(state, target, held_out, plan, progress)
     reason = "the time is over"
     for batch in batches:
-        state.seconds = before + monotonic() - start
+        state.seconds = before + clock() - start
         left = 1.0 - (state.seconds - before) / plan.seconds
         if left <= 0:
             break
         _update(state, target, batch, plan, left)
-        if monotonic() - last >= plan.measure_every_s:
-            last = monotonic()
+        if clock() - last >= plan.measure_every_s:
+            last = clock()
             found = _measured(state, target, held_out, plan, progress)
             state.save(checkpoint)
             if state.num_vain >= plan.patience:

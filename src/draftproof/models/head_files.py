@@ -78,6 +78,17 @@ class HeadShape:
     norm_epsilon: float = 1e-5
     rope_theta: float = 10_000.0
 
+    def __post_init__(self) -> None:
+        """Refuse what no head can be."""
+        for name, least in (("window", 2), ("draft_vocab_size", 1), ("ffn_size", 1)):
+            if getattr(self, name) < least:
+                raise ModelFileError(f"{name} is {getattr(self, name)}; expected {least} or more")
+        if self.num_heads % self.num_kv_heads or self.head_dim % 2:
+            raise ModelFileError(
+                f"{self.num_heads} heads of width {self.head_dim} over {self.num_kv_heads}; "
+                "expected groups of equal size and an even width"
+            )
+
     def tensors(self) -> dict[str, tuple[int, ...]]:
         """Return the shape of every weight, by its name in the file."""
         wide, inner = self.hidden_size, self.ffn_size

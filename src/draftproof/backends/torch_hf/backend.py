@@ -49,6 +49,8 @@ class TorchBackend:
         Number of real token ids; rows of the head past them are cut off.
     host_logits : bool
         Return logits as numpy arrays; otherwise as tensors on the model's device.
+    with_hidden : bool
+        Keep the hidden states of each pass for a drafter that reads them.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class TorchBackend:
         prefix_caching: bool = True,
         vocab_size: int | None = None,
         host_logits: bool = True,
+        with_hidden: bool = False,
     ) -> None:
         if context_length < 1:
             raise ConfigError(f"context_length is {context_length}, expected at least 1")
@@ -87,7 +90,9 @@ class TorchBackend:
             kv_bytes_per_token=pages.bytes_per_page // page_size,
             page_size=page_size if prefix_caching else 0,
             trees=True,
+            hidden_size=model.hidden_size if with_hidden else 0,
         )
+        self._hidden = np.empty((0, self._info.hidden_size), dtype=np.float32)
 
     @property
     def info(self) -> ModelInfo:
@@ -184,8 +189,35 @@ class TorchBackend:
         BackendError
             If torch fails; nothing is appended.
         """
-        logits, _ = self._score(batch, ())
+        if not self._info.hidden_size:
+            logits, _ = self._score(batch, ())
+            return self._returned(logits)
+        logits, hidden = self._score(batch, (self.num_layers,), all_rows=True)
+        if hidden is not None:
+            self._hidden = hidden[0].float().cpu().numpy()
         return self._returned(logits)
+
+    def hidden(self) -> NDArray[np.float32]:
+        """Return the hidden states of the last pass; see `core.protocols.HiddenStates`.
+
+        Returns
+        -------
+        ndarray of float32, shape (N, E)
+            One row per token of the batch.
+        """
+        return self._hidden
+
+    def matrices(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Return embedding and output layer; see `core.protocols.HiddenStates`.
+
+        Returns
+        -------
+        embedding, output : ndarray of float32, shape (V, E)
+            Copies on the host.
+        """
+        embedding, output = self._model.matrices()
+        size = self._info.vocab_size
+        return embedding.numpy()[:size], output.numpy()[:size]
 
     def forward_with_hidden(
         self, batch: FlatBatch, layers: Sequence[int] = (-1,)
@@ -256,7 +288,9 @@ class TorchBackend:
         found.flags.writeable = False
         return found
 
-    def _score(self, batch: FlatBatch, layers: Sequence[int]) -> tuple[Any, Any]:
+    def _score(
+        self, batch: FlatBatch, layers: Sequence[int], *, all_rows: bool = False
+    ) -> tuple[Any, Any]:
         """Append a batch, or nothing when that fails."""
         past_lens = self._cache.lengths(batch.sequence_ids)
         if not len(batch):
@@ -270,7 +304,7 @@ class TorchBackend:
             self._copy_pages()
             table = self._cache.block_table(batch.sequence_ids)
             plan = PassPlan(batch, past_lens, table, self._pages.page_size, self._model.device)
-            logits, hidden = self._model.run(plan, self._pages, layers)
+            logits, hidden = self._model.run(plan, self._pages, layers, all_rows=all_rows)
         except BaseException:
             for sequence_id, length in zip(batch.sequence_ids, past_lens.tolist(), strict=True):
                 self._cache.truncate(sequence_id, length)

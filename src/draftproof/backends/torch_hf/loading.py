@@ -44,6 +44,7 @@ def load_torch(
     page_size: int = 16,
     prefix_caching: bool = True,
     host_logits: bool | None = None,
+    with_hidden: bool = False,
 ) -> TorchBackend:
     """Load a causal language model of transformers.
 
@@ -83,6 +84,8 @@ def load_torch(
     host_logits : bool, optional
         Return logits as numpy arrays. None: on the CPU yes, elsewhere tensors stay on
         the device.
+    with_hidden : bool, default False
+        Keep the hidden states of each pass for a drafter that reads them.
 
     Returns
     -------
@@ -131,6 +134,7 @@ def load_torch(
         prefix_caching=prefix_caching,
         vocab_size=vocab_size,
         host_logits=on_cpu if host_logits is None else host_logits,
+        with_hidden=with_hidden,
     )
 
 

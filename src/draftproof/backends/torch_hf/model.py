@@ -43,7 +43,28 @@ class PagedModel:
         """Return the number of layers."""
         return len(self.shapes)
 
-    def run(self, plan: PassPlan, pages: KvPages, layers: Sequence[int] = ()) -> tuple[Any, Any]:
+    @property
+    def hidden_size(self) -> int:
+        """Return the width of what the output layer reads."""
+        return int(self.model.get_output_embeddings().in_features)
+
+    def matrices(self) -> tuple[Any, Any]:
+        """Return embedding and output layer on the host, (V, E) each, in float32."""
+        table = self.model.get_input_embeddings().weight.detach().float().cpu()
+        with torch.inference_mode():
+            # A packed layer has no weight to read; unit vectors spell it out.
+            units = torch.eye(self.hidden_size, dtype=self.dtype, device=self.device)
+            output = self.model.get_output_embeddings()(units).float().cpu().T.contiguous()
+        return table, output
+
+    def run(
+        self,
+        plan: PassPlan,
+        pages: KvPages,
+        layers: Sequence[int] = (),
+        *,
+        all_rows: bool = False,
+    ) -> tuple[Any, Any]:
         """Write keys and values of the tokens and score the wanted ones.
 
         Parameters
@@ -55,13 +76,15 @@ class PagedModel:
         layers : sequence of int
             Layers after which the hidden states are wanted: 0 is the embedding, the
             number of layers is what the head reads.
+        all_rows : bool, default False
+            Return hidden states of all N tokens, not of the wanted ones alone.
 
         Returns
         -------
         logits : torch.Tensor of float32, shape (M, V)
             On the device of the model.
         hidden : torch.Tensor or None, shape (len(layers), M, E)
-            Hidden states of the wanted rows.
+            Hidden states of the wanted rows, or of all.
 
         Raises
         ------
@@ -83,6 +106,8 @@ class PagedModel:
                 if not layers:
                     return logits, None
                 states = [output.hidden_states[layer][0] for layer in layers]
+                if all_rows:
+                    return logits, torch.stack(states)
                 return logits, torch.stack([s.index_select(0, plan.logits_rows) for s in states])
         except RuntimeError as error:
             line = " ".join(str(error).split())[:300]

@@ -31,6 +31,11 @@ def load(
     dtype: str | None = None,
     attention: str | None = None,
     linear: str | None = None,
+    n_gpu_layers: int | None = None,
+    main_gpu: int | None = None,
+    flash_attn: bool | None = None,
+    cache_type_k: str | None = None,
+    cache_type_v: str | None = None,
     context_length: int | None = None,
     kv_cache_bytes: int | None = None,
     threads: int | None = None,
@@ -51,7 +56,7 @@ def load(
     also : sequence of str
         Drafters that requests may choose beside the configured one: ``"ngram"``,
         ``"suffix"`` and ``"prediction"``, which need no model.
-    backend : {"auto", "openvino", "torch"}, default "auto"
+    backend : {"auto", "openvino", "torch", "llamacpp"}, default "auto"
         The runtime; ``"auto"`` takes PyTorch for Hugging Face folders, OpenVINO for the
         rest.
     precision : {"int8", "f16", "f32"}, optional
@@ -62,6 +67,13 @@ def load(
     device, dtype, attention, linear : str, optional
         For PyTorch; see `draftproof.backends.torch_hf.load_torch`. The draft model gets
         the same.
+    n_gpu_layers, main_gpu : int, optional
+        For llama.cpp; see `draftproof.backends.llama_cpp.load_llama_cpp`. The draft model
+        gets the same.
+    flash_attn : bool, optional
+        The same.
+    cache_type_k, cache_type_v : str, optional
+        The same.
     context_length : int, optional
         Use less context than the model has.
     kv_cache_bytes : int, optional
@@ -97,7 +109,19 @@ def load(
     config = SpeculativeConfig.parse(speculative_config)
     more = make_more_proposers(also, config)
     say = progress or (lambda _line: None)
-    runtime = RuntimeOptions(backend, precision, device, dtype, attention, linear)
+    runtime = RuntimeOptions(
+        backend,
+        precision,
+        device,
+        dtype,
+        attention,
+        linear,
+        n_gpu_layers=n_gpu_layers,
+        main_gpu=main_gpu,
+        flash_attn=flash_attn,
+        cache_type_k=cache_type_k,
+        cache_type_v=cache_type_v,
+    )
     target, tokenizer = load_model(
         model,
         runtime=runtime,

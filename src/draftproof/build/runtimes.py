@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Literal
+from typing import Any, Literal
 
 from draftproof.backends.openvino import load_openvino, prepare
 from draftproof.core.protocols import ModelBackend
@@ -19,7 +19,13 @@ __all__ = ["BACKENDS", "PRECISIONS", "Progress", "RuntimeOptions", "load_model"]
 #: How OpenVINO may hold weights; the first is the default.
 PRECISIONS = ("int8", "f16", "f32")
 #: Names a user may give a runtime; ``"auto"`` looks at the files.
-BACKENDS = ("auto", "openvino", "torch")
+BACKENDS = ("auto", "openvino", "torch", "llamacpp")
+#: Options that one runtime has alone, by the runtime.
+_OPTIONS = {
+    "openvino": ("precision",),
+    "torch": ("device", "dtype", "attention", "linear"),
+    "llamacpp": ("n_gpu_layers", "main_gpu", "flash_attn", "cache_type_k", "cache_type_v"),
+}
 
 Progress = Callable[[str], None]
 
@@ -30,12 +36,19 @@ class RuntimeOptions:
 
     Parameters
     ----------
-    backend : {"auto", "openvino", "torch"}
-        ``"auto"`` takes PyTorch for Hugging Face folders and OpenVINO for the rest.
+    backend : {"auto", "openvino", "torch", "llamacpp"}
+        ``"auto"`` takes PyTorch for Hugging Face folders and OpenVINO for the rest;
+        llama.cpp runs where it is named.
     precision : {"int8", "f16", "f32"}, optional
         How OpenVINO holds the weights; ``"int8"`` when None. An IR folder keeps its own.
     device, dtype, attention, linear : str, optional
         For PyTorch; see `draftproof.backends.torch_hf.load_torch`.
+    n_gpu_layers, main_gpu : int, optional
+        For llama.cpp; see `draftproof.backends.llama_cpp.load_llama_cpp`.
+    flash_attn : bool, optional
+        The same.
+    cache_type_k, cache_type_v : str, optional
+        The same.
 
     Raises
     ------
@@ -49,6 +62,11 @@ class RuntimeOptions:
     dtype: str | None = None
     attention: str | None = None
     linear: str | None = None
+    n_gpu_layers: int | None = None
+    main_gpu: int | None = None
+    flash_attn: bool | None = None
+    cache_type_k: str | None = None
+    cache_type_v: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse unknown names."""
@@ -59,7 +77,32 @@ class RuntimeOptions:
                 f"precision is {self.precision!r}; expected one of {', '.join(PRECISIONS)}"
             )
 
-    def given(self, *names: str) -> dict[str, str]:
+    def of(self, runtime: str) -> dict[str, Any]:
+        """Return the options of one runtime that the user set."""
+        return self.given(*_OPTIONS[runtime])
+
+    def refuse_others(self, runtime: str, model: str) -> None:
+        """Refuse what another runtime than the one that runs a model would heed.
+
+        Parameters
+        ----------
+        runtime : str
+            The runtime that runs it.
+        model : str
+            Name of the model.
+
+        Raises
+        ------
+        ConfigError
+            Naming the option, its runtime, and the one that runs.
+        """
+        for other, names in _OPTIONS.items():
+            for name, value in self.given(*names).items() if other != runtime else ():
+                raise ConfigError(
+                    f"{name} {value} is an option of the {other} backend; {model} runs on {runtime}"
+                )
+
+    def given(self, *names: str) -> dict[str, Any]:
         """Return those of the named options that the user set."""
         values = {name: getattr(self, name) for name in names}
         return {name: value for name, value in values.items() if value is not None}
@@ -115,12 +158,11 @@ def load_model(
     say = progress or (lambda _line: None)
     source = _find(str(model), chosen, cache_dir, say)
     name = _runtime_of(source, chosen)
+    chosen.refuse_others(name, source.name)
     if name == "torch":
         return _load_torch(source, chosen, context_length, kv_cache_bytes, threads, say)
-    for option in chosen.given("device", "dtype", "attention", "linear"):
-        raise ConfigError(
-            f"{option} is an option of the torch backend; {source.name} runs on openvino"
-        )
+    if name == "llamacpp":
+        return _load_llama_cpp(source, chosen, context_length, kv_cache_bytes, threads, say)
     folder = source.path
     if source.kind != "openvino-ir":
         folder = prepare(
@@ -147,8 +189,14 @@ def _find(ref: str, chosen: RuntimeOptions, cache_dir: Path | None, say: Progres
     return resolve(ref, cache_dir=cache_dir, progress=say)
 
 
-def _runtime_of(source: ModelSource, chosen: RuntimeOptions) -> Literal["openvino", "torch"]:
+def _runtime_of(
+    source: ModelSource, chosen: RuntimeOptions
+) -> Literal["openvino", "torch", "llamacpp"]:
     wanted = chosen.backend
+    if wanted == "llamacpp":
+        if source.kind != "gguf":
+            raise ConfigError(f"{source.path} is no GGUF file, which the llamacpp backend needs")
+        return "llamacpp"
     if source.kind == "hf-folder":
         if wanted == "openvino":
             raise ConfigError(
@@ -169,10 +217,6 @@ def _load_torch(
     threads: int | None,
     say: Progress,
 ) -> tuple[ModelBackend, Tokenizer]:
-    if chosen.precision is not None:
-        raise ConfigError(
-            f"precision {chosen.precision} is an option of the openvino backend; expected dtype"
-        )
     torch_hf = _torch_hf()
     tokenizer = Tokenizer.from_source(source)
     say(f"loading {source.name} on PyTorch")
@@ -184,7 +228,30 @@ def _load_torch(
         kv_cache_bytes=kv_cache_bytes,
         threads=threads,
         host_logits=True,
-        **chosen.given("device", "dtype", "attention", "linear"),
+        **chosen.of("torch"),
+    )
+    return backend, tokenizer
+
+
+def _load_llama_cpp(
+    source: ModelSource,
+    chosen: RuntimeOptions,
+    context_length: int | None,
+    kv_cache_bytes: int | None,
+    threads: int | None,
+    say: Progress,
+) -> tuple[ModelBackend, Tokenizer]:
+    llama_cpp = _llama_cpp()
+    tokenizer = Tokenizer.from_source(source)
+    say(f"loading {source.name} on llama.cpp")
+    backend = llama_cpp.load_llama_cpp(
+        source.path,
+        name=source.name,
+        vocab_size=tokenizer.vocab_size,
+        context_length=context_length,
+        kv_cache_bytes=kv_cache_bytes,
+        threads=threads,
+        **chosen.of("llamacpp"),
     )
     return backend, tokenizer
 
@@ -197,3 +264,16 @@ def _torch_hf() -> ModuleType:
             f"the torch backend needs {error.name}: pip install 'draftproof[torch]'"
         ) from error
     return torch_hf
+
+
+def _llama_cpp() -> ModuleType:
+    try:
+        from draftproof.backends import llama_cpp
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"the llamacpp backend needs {error.name}: pip install 'draftproof[llamacpp]'"
+        ) from error
+    except (RuntimeError, OSError) as error:
+        # llama-cpp-python raises these where its library is missing or does not load.
+        raise ConfigError(f"llama-cpp-python cannot be imported: {error}") from error
+    return llama_cpp

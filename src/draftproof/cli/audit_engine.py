@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 __all__ = ["engine"]
 
 TABLE = "Tables in place of a model"
+#: Packages of runtimes that are called otherwise.
+_PACKAGES = {"llamacpp": "llama-cpp-python"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,13 @@ def _silent(_line: str) -> None:
 def engine(
     ctx: typer.Context,
     model: o.Model = "smollm2",
-    precision: o.PrecisionOf = o.Precision.INT8,
+    backend: o.BackendOf = o.Backend.AUTO,
+    precision: o.PrecisionOrNone = None,
+    n_gpu_layers: o.GpuLayers = None,
+    main_gpu: o.MainGpu = None,
+    flash_attn: o.FlashAttn = None,
+    cache_type_k: o.CacheTypeK = None,
+    cache_type_v: o.CacheTypeV = None,
     max_rows: o.MaxRows = 32,
     threads: o.Threads = None,
     draft_model: o.DraftModel = None,
@@ -115,9 +123,11 @@ def engine(
     if table:
         given = [
             ctx.get_parameter_source(name)
-            for name in ("model", "draft_model", "speculative_config", "prompt", "prompt_ids",
-                         "prompts", "horizon", "temperature", "top_k", "top_p", "min_p",
-                         "repetition_penalty", "presence_penalty", "frequency_penalty")
+            for name in ("model", "backend", "precision", "n_gpu_layers", "main_gpu", "flash_attn",
+                         "cache_type_k", "cache_type_v", "draft_model", "speculative_config",
+                         "prompt", "prompt_ids", "prompts", "horizon", "temperature", "top_k",
+                         "top_p", "min_p", "repetition_penalty", "presence_penalty",
+                         "frequency_penalty")
         ]  # fmt: skip
         if any(source is not None and source.name == "COMMANDLINE" for source in given):
             raise ConfigError(
@@ -146,7 +156,13 @@ def engine(
         "frequency_penalty": frequency_penalty,
     }
     options = {
-        "precision": precision.value,
+        "backend": backend.value,
+        "precision": precision and precision.value,
+        "n_gpu_layers": n_gpu_layers,
+        "main_gpu": main_gpu,
+        "flash_attn": flash_attn,
+        "cache_type_k": cache_type_k,
+        "cache_type_v": cache_type_v,
         "threads": threads,
         "max_rows": max_rows,
         "cache_dir": context.cache_dir,
@@ -231,7 +247,7 @@ def _of_engine(
         notes={
             "policy": f"{policy.horizon} tokens, {_shown(policy.params)}",
             "seeds": f"from {first}",
-            "versions": versions("openvino"),
+            "versions": versions(_PACKAGES.get(info.runtime, info.runtime)),
         },
     )
 

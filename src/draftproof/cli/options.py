@@ -34,6 +34,7 @@ class Backend(StrEnum):
     AUTO = "auto"
     OPENVINO = "openvino"
     TORCH = "torch"
+    LLAMACPP = "llamacpp"
 
 
 class Rule(StrEnum):
@@ -80,6 +81,23 @@ Attention = Annotated[str | None, _option(MODEL, "--attention", help="PyTorch: s
 Linear = Annotated[
     str | None,
     _option(MODEL, "--linear", help="PyTorch on CPUs: auto, plain, packed or f16."),
+]
+GpuLayers = Annotated[
+    int | None,
+    _option(MODEL, "-ngl", "--n-gpu-layers", help="llama.cpp: layers on the GPU, -1 for all."),
+]
+MainGpu = Annotated[
+    int | None, _option(MODEL, "--main-gpu", help="llama.cpp: the only GPU to use, by number.")
+]
+FlashAttn = Annotated[
+    bool | None,
+    _option(MODEL, "--flash-attn/--no-flash-attn", help="llama.cpp: one kernel for attention."),
+]
+CacheTypeK = Annotated[
+    str | None, _option(MODEL, "--cache-type-k", help="llama.cpp: how keys are kept, as q8_0.")
+]
+CacheTypeV = Annotated[
+    str | None, _option(MODEL, "--cache-type-v", help="llama.cpp: how values are kept.")
 ]
 Threads = Annotated[
     int | None, _option(MODEL, "--threads", help="Threads of the runtime; all cores by default.")

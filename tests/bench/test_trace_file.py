@@ -120,7 +120,7 @@ def swapped(lines, number, old, new):
         (lambda lines: swapped(lines, 0, b'"format":1', b'"format":2'), "format 2; expected 1"),
         (lambda lines: [lines[0], lines[1][:40] + b"\n", *lines[2:]], "line 2: not JSON"),
         (lambda lines: swapped(lines, 1, b'"kappa":', b'"kapa":'), "kappa: Field"),
-        (lambda lines: swapped(lines, 1, b'"p":[', b'"p":[0.5,'), "drafts with"),
+        (lambda lines: swapped(lines, 1, b'"p":[]', b'"p":[0.5]'), "drafts with"),
         (lambda lines: [lines[0], b"3\n"], "expected an object, not int"),
         (lambda lines: [lines[0], b'{"kind":"round"}\n'], "without 'request'"),
         (lambda lines: [], "no run in it"),

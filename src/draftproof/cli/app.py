@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from draftproof.cli import audit, calibrate, demo, distill, generate, models, plan, serve
+from draftproof.cli import audit, calibrate, demo, distill, generate, models, plan, report, serve
 from draftproof.cli.context import CliContext
 from draftproof.errors import DraftproofError
 
@@ -109,6 +109,7 @@ app.command("calibrate")(calibrate.calibrate)
 app.command("plan")(plan.plan)
 app.command("distill")(distill.distill)
 app.command("serve")(serve.serve)
+app.command("report")(report.report)
 app.add_typer(models.app, name="models")
 app.add_typer(audit.app, name="audit")
 

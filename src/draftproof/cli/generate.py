@@ -12,7 +12,9 @@ import typer
 from draftproof.cli import options as o
 from draftproof.cli import values as v
 from draftproof.cli.context import CliContext, Notes, write_data
+from draftproof.cli.generate_checks import check_combination
 from draftproof.cli.prompts import as_chat, read_prompt, wants_chat
+from draftproof.cli.tracing import TraceFile, TraceText, tracing
 from draftproof.errors import ConfigError, DraftproofError
 
 if TYPE_CHECKING:
@@ -102,6 +104,8 @@ def generate(
     quiet: o.Quiet = False,
     prompts: o.Prompts = None,
     output: o.Output = None,
+    trace: TraceFile = None,
+    trace_text: TraceText = False,
 ) -> None:
     """Generate text, with or without speculation."""
     context: CliContext = ctx.obj
@@ -112,7 +116,7 @@ def generate(
         num_speculative_tokens=num_speculative_tokens,
         rule=rule and rule.value,
     )
-    _check_combination(
+    check_combination(
         prompt=prompt,
         prompts=prompts,
         output=output,
@@ -127,6 +131,7 @@ def generate(
         n=n,
         rule=config.get("rejection_sample_method"),
         logprobs_mode=logprobs_mode,
+        trace=trace,
     )
     if prediction is not None and config.get("method") not in ("prediction", "hybrid"):
         raise ConfigError(
@@ -177,88 +182,35 @@ def generate(
         "deterministic": deterministic,
     }
 
-    def load() -> Engine:
-        return context.load(
-            model,
-            speculative_config=config or None,
-            kv_cache_bytes=None if kv_cache_mb is None else kv_cache_mb * 1_000_000,
-            threads=threads,
-            max_rows=max_rows,
-            cache_dir=context.cache_dir,
-            progress=notes.say,
-            **limits,
-        )
+    told = {"speculative_config": config, "max_rows": max_rows}
+    with tracing(trace, holds_text=trace_text, settings=limits | told, threads=threads) as traced:
 
-    task = _Task(load, request, context, notes, show_sources, v.has_drafter(config))
-    if prompts is not None:
-        settings = {"model": model, "speculative_config": config, "system": system} | limits
-        _generate_many(task, prompts, output, settings, is_chat, window=2 * max_rows)
-        return
-    text = read_prompt(prompt)
-    what: Prompt = as_chat(text, system) if is_chat else text
-    if compare:
-        _compare(task, what, repeats=5 if repeats is None else repeats, as_json=as_json)
-    elif n > 1:
-        _generate_n(task, what, n, as_json=as_json)
-    else:
-        _generate_one(task, what, as_json=as_json)
+        def load() -> Engine:
+            engine = context.load(
+                model,
+                speculative_config=config or None,
+                kv_cache_bytes=None if kv_cache_mb is None else kv_cache_mb * 1_000_000,
+                threads=threads,
+                max_rows=max_rows,
+                cache_dir=context.cache_dir,
+                progress=notes.say,
+                **limits,
+            )
+            return traced(engine)
 
-
-def _check_combination(
-    *,
-    prompt: str | None,
-    prompts: Path | None,
-    output: Path | None,
-    compare: bool,
-    repeats: int | None,
-    as_json: bool,
-    n: int,
-    rule: str | None,
-    logprobs_mode: o.LogprobsMode | None,
-    logprobs: int | None,
-    show_sources: bool | None,
-    has_drafter: bool,
-    has_draft_model: bool,
-    draft_precision: o.Precision | None,
-) -> None:
-    """Refuse options that would be ignored together."""
-    if repeats is not None and (repeats < 1 or not compare):
-        raise ConfigError(
-            f"--repeats is {repeats}; expected "
-            + ("at least 1" if compare else "--compare beside it")
-        )
-    # The other rules say how plain tokens are drawn, too.
-    if rule not in (None, o.Rule.COUPLED, o.Rule.SAMPLE_MATCH) and not has_drafter:
-        raise ConfigError(f"rule {rule} needs a drafter; plain decoding has nothing to verify")
-    if n < 1:
-        raise ConfigError(f"--n is {n}; expected at least 1")
-    if n > 1 and (compare or prompts is not None or show_sources):
-        raise ConfigError(f"--n {n} is for one prompt; no --compare, --prompts or --show-sources")
-    if logprobs_mode is not None and logprobs is None:
-        raise ConfigError(f"--logprobs-mode {logprobs_mode} needs --logprobs")
-    if draft_precision is not None and not has_draft_model:
-        raise ConfigError(f"--draft-precision {draft_precision} needs --draft-model")
-    if compare and not has_drafter:
-        raise ConfigError(
-            "--compare needs a drafter; "
-            'expected --draft-model or --speculative-config \'{"method": "ngram"}\''
-        )
-    if as_json and show_sources:
-        raise ConfigError("--show-sources is for text; --json holds the sources anyway")
-    if logprobs is not None and not as_json and prompts is None:
-        raise ConfigError(f"--logprobs {logprobs} needs --json or --prompts")
-    if prompts is None:
-        if output is not None:
-            raise ConfigError(f"--output {output} needs --prompts; a single result goes to stdout")
-        return
-    if prompt is not None:
-        raise ConfigError(f"PROMPT {prompt!r} and --prompts {prompts}; expected one of them")
-    if compare:
-        raise ConfigError(f"--compare times one prompt; expected no --prompts {prompts} beside it")
-    if as_json or show_sources:
-        raise ConfigError("--prompts writes one JSON object per line; no --json, no --show-sources")
-    if output is not None and output.exists() and prompts.exists() and output.samefile(prompts):
-        raise ConfigError(f"--output {output} is the input; expected another file")
+        task = _Task(load, request, context, notes, show_sources, v.has_drafter(config))
+        if prompts is not None:
+            settings = {"model": model, "speculative_config": config, "system": system} | limits
+            _generate_many(task, prompts, output, settings, is_chat, window=2 * max_rows)
+            return
+        text = read_prompt(prompt)
+        what: Prompt = as_chat(text, system) if is_chat else text
+        if compare:
+            _compare(task, what, repeats=5 if repeats is None else repeats, as_json=as_json)
+        elif n > 1:
+            _generate_n(task, what, n, as_json=as_json)
+        else:
+            _generate_one(task, what, as_json=as_json)
 
 
 def _generate_one(task: _Task, prompt: Prompt, *, as_json: bool) -> None:

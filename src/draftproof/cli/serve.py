@@ -12,6 +12,7 @@ import typer
 from draftproof.cli import options as o
 from draftproof.cli import values as v
 from draftproof.cli.context import CliContext, Notes
+from draftproof.cli.tracing import TraceFile, TraceText, tracing
 from draftproof.errors import ConfigError
 
 __all__ = ["serve"]
@@ -129,6 +130,8 @@ def serve(
     drain: DrainS = 30.0,
     wedge: WedgeS = 60.0,
     quiet: o.Quiet = False,
+    trace: TraceFile = None,
+    trace_text: TraceText = False,
 ) -> None:
     """Serve a model through OpenAI's API until a signal ends it."""
     _check_extra()
@@ -168,38 +171,48 @@ def serve(
     )
     if not config.is_local and api_key is None:
         notes.say(f"note: {host} is open to others and there is no --api-key")
-    engine = context.load(
-        model,
-        speculative_config=speculation or None,
-        also=also,
-        backend=backend.value,
-        precision=precision and precision.value,
-        device=device,
-        dtype=dtype,
-        attention=attention,
-        linear=linear,
-        n_gpu_layers=n_gpu_layers,
-        main_gpu=main_gpu,
-        flash_attn=flash_attn,
-        cache_type_k=cache_type_k,
-        cache_type_v=cache_type_v,
-        draft_precision=draft_precision and draft_precision.value,
-        context_length=context_length,
-        kv_cache_bytes=None if kv_cache_mb is None else kv_cache_mb * 1_000_000,
-        threads=threads,
-        max_rows=max_rows,
-        deterministic=deterministic,
-        cache_dir=context.cache_dir,
-        progress=notes.say,
-    )
-    try:
-        shown = f"[{host}]" if ":" in host else host
-        run(
-            Service(engine, config),
-            on_start=lambda at: notes.say(f"serving {config.model_name} on http://{shown}:{at}"),
+    told = {
+        "speculative_config": speculation,
+        "max_rows": max_rows,
+        "deterministic": deterministic,
+        "backend": backend.value,
+    }
+    with tracing(trace, holds_text=trace_text, settings=told, threads=threads) as traced:
+        engine = context.load(
+            model,
+            speculative_config=speculation or None,
+            also=also,
+            backend=backend.value,
+            precision=precision and precision.value,
+            device=device,
+            dtype=dtype,
+            attention=attention,
+            linear=linear,
+            n_gpu_layers=n_gpu_layers,
+            main_gpu=main_gpu,
+            flash_attn=flash_attn,
+            cache_type_k=cache_type_k,
+            cache_type_v=cache_type_v,
+            draft_precision=draft_precision and draft_precision.value,
+            context_length=context_length,
+            kv_cache_bytes=None if kv_cache_mb is None else kv_cache_mb * 1_000_000,
+            threads=threads,
+            max_rows=max_rows,
+            deterministic=deterministic,
+            cache_dir=context.cache_dir,
+            progress=notes.say,
         )
-    finally:
-        engine.close()
+        try:
+            traced(engine)
+            shown = f"[{host}]" if ":" in host else host
+            run(
+                Service(engine, config),
+                on_start=lambda at: notes.say(
+                    f"serving {config.model_name} on http://{shown}:{at}"
+                ),
+            )
+        finally:
+            engine.close()
 
 
 def _check_extra() -> None:

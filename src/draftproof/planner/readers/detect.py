@@ -96,12 +96,15 @@ def _objects(text: str) -> list[dict[str, Any]]:
     except ValueError:
         pass
     objects = []
-    for line in text.splitlines():
+    lines = text.splitlines()
+    for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
             each = json.loads(line)
         except ValueError:
+            if number == len(lines) > 1 and not text.endswith("\n"):
+                break  # the writer was killed in the middle of it
             return []  # a log may hold a line that looks like JSON
         if isinstance(each, dict):
             objects.append(each)

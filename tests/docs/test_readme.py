@@ -15,12 +15,14 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.model
-def test_the_python_blocks_run(smollm2_gguf, capsys):
-    blocks = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
-    assert blocks, "the README has no Python block"
+@pytest.mark.parametrize("page", ["README.md", "docs/python.md"])
+def test_the_python_blocks_run(smollm2_gguf, capsys, page):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    assert blocks, f"{page} has no Python block"
     names = {}  # later blocks go on from earlier ones, as a reader does
     for block in blocks:
-        exec(compile(block, "README.md", "exec"), names)
+        exec(compile(block, page, "exec"), names)
     assert "Paris" in capsys.readouterr().out
 
 

@@ -10,8 +10,9 @@ import pytest
 from head_kit import SHAPE, matrices, numpy_head, weights
 
 from draftproof.backends.openvino.head import OpenVINOHead
-from draftproof.errors import ModelFileError
-from draftproof.models.head_files import find_head, read_head, write_head
+from draftproof.build import SpeculativeConfig
+from draftproof.errors import ConfigError, ModelFileError
+from draftproof.models.head_files import find_head, is_head, read_head, write_head
 from draftproof.models.tensor_file import read_tensors, write_tensors
 
 
@@ -129,3 +130,25 @@ def test_the_comparison_sees_a_wrong_rotation():
     given = arguments()
     found, expected = runner.run(*given)[1], numpy_head().run(*given)[1]
     assert np.abs(found - expected).max() > 1e-3
+
+
+def test_a_head_is_told_from_a_model(folder, tmp_path):
+    assert is_head(str(folder))
+    assert is_head("smollm2-head")
+    assert not is_head("smollm2")
+    assert not is_head(str(tmp_path / "nothing"))
+    assert SpeculativeConfig.parse({"model": str(folder)}).method == "draft_head"
+    assert SpeculativeConfig.parse({"model": "smollm2"}).method == "draft_model"
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"method": "draft_head"},
+        {"method": "draft_head", "model": "h", "num_speculative_tokens": "auto"},
+        {"method": "draft_head", "model": "h", "suffix_window": 9},
+    ],
+)
+def test_refuses_what_a_head_would_ignore(config):
+    with pytest.raises(ConfigError):
+        SpeculativeConfig.parse(config)

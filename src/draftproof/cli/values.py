@@ -119,7 +119,7 @@ def speculative_config(
     text : str, optional
         The JSON.
     draft_model : str, optional
-        Stands for ``method`` and ``model``.
+        Stands for ``method`` and ``model``: a model, or a draft head.
     num_speculative_tokens : int or str, optional
         Stands for the key of the same name: a number, also as text, or ``"auto"``.
     rule : str, optional
@@ -139,7 +139,7 @@ def speculative_config(
     if isinstance(num_speculative_tokens, str) and num_speculative_tokens != "auto":
         num_speculative_tokens = _whole_or_auto(num_speculative_tokens)
     shorthands = {
-        "method": ("--draft-model", None if draft_model is None else "draft_model"),
+        "method": ("--draft-model", None if draft_model is None else _method_of(draft_model)),
         "model": ("--draft-model", draft_model),
         "num_speculative_tokens": ("--num-speculative-tokens", num_speculative_tokens),
         "rejection_sample_method": ("--rule", rule),
@@ -158,6 +158,13 @@ def speculative_config(
             'expected --draft-model or --speculative-config \'{"method": "ngram"}\''
         )
     return config
+
+
+def _method_of(draft_model: str) -> str:
+    """Return how a model or a head drafts."""
+    from draftproof.models.head_files import is_head
+
+    return "draft_head" if is_head(draft_model) else "draft_model"
 
 
 def _whole_or_auto(text: str) -> int:

@@ -35,7 +35,15 @@ from numpy.typing import NDArray
 from draftproof.errors import ModelFileError
 from draftproof.models.tensor_file import read_tensors, write_tensors
 
-__all__ = ["BUILT_IN_HEADS", "HeadShape", "HeadWeights", "find_head", "read_head", "write_head"]
+__all__ = [
+    "BUILT_IN_HEADS",
+    "HeadShape",
+    "HeadWeights",
+    "find_head",
+    "is_head",
+    "read_head",
+    "write_head",
+]
 
 _CONFIG, _WEIGHTS = "config.json", "model.safetensors"
 _FOLDER: Final = Path(__file__).parent / "heads"
@@ -161,6 +169,28 @@ def find_head(ref: str) -> Path:
             f"{ref}: no draft head; expected {names} or a folder with {_CONFIG} and {_WEIGHTS}"
         )
     return path
+
+
+def is_head(ref: str) -> bool:
+    """Say whether a name or a path means a draft head, and no model.
+
+    Parameters
+    ----------
+    ref : str
+        What a user typed.
+
+    Returns
+    -------
+    bool
+        True for names of `BUILT_IN_HEADS` and for folders whose ``config.json`` says so.
+    """
+    if ref in dict(BUILT_IN_HEADS):
+        return True
+    try:
+        config = json.loads((Path(ref).expanduser() / _CONFIG).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(config, dict) and "speculators_model_type" in config
 
 
 def write_head(folder: Path, head: HeadWeights) -> None:

@@ -96,7 +96,7 @@ class HeadState:
         new = hidden[self.end - start :]
         if not len(new):
             return
-        self.features.append(new)
+        self.features.append(new.copy())  # a view would keep the whole pass
         self.end += len(new)
         while (
             len(self.features) > 1 and self.end - self.base - len(self.features[0]) >= self.window

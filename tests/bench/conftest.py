@@ -37,7 +37,9 @@ class TimedBackend(TableBackend):
     """A table whose passes take a known time on a clock."""
 
     def __init__(self, clock, pass_s, **options):
-        super().__init__(FunctionTable(VOCAB_SIZE, _next_law, span=1), context_length=4096, **options)
+        super().__init__(
+            FunctionTable(VOCAB_SIZE, _next_law, span=1), context_length=4096, **options
+        )
         self.clock, self.pass_s = clock, pass_s
 
     def forward(self, batch):

@@ -118,7 +118,7 @@ def _where_one(points: Sequence[_Point]) -> float | None:
         if left.value >= 1.0 > right.value:
             high, low = math.log(left.value), math.log(right.value)
             share = high / (high - low)
-            return left.load * (right.load / left.load) ** share
+            return float(left.load * (right.load / left.load) ** share)
     return None
 
 

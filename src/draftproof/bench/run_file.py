@@ -61,7 +61,8 @@ def parse_run(text: str | bytes, source: str) -> RunRecord:
     if not isinstance(held, dict) or held.get("format") != FORMAT:
         found = held.get("format") if isinstance(held, dict) else type(held).__name__
         raise ConfigError(f"{source}: run format {found!r}; expected {FORMAT}")
-    return _validated(RunRecord, text, source)
+    record: RunRecord = _validated(RunRecord, text, source)
+    return record
 
 
 def read_run(path: str | Path) -> RunRecord:
@@ -119,8 +120,10 @@ def same_question(left: RunRecord, right: RunRecord) -> str:
     str
         The name of the first thing that differs; empty when nothing does.
     """
-    budget = {"rounds": 0, "width": None, "minutes": None, "confidence": 0.0}
-    ours, theirs = (replace(run.settings, **budget) for run in (left, right))
+    ours, theirs = (
+        replace(run.settings, rounds=0, width=None, minutes=None, confidence=0.0)
+        for run in (left, right)
+    )
     if left.subject != right.subject:
         return "subject"
     fields = type(ours).__dataclass_fields__

@@ -58,6 +58,8 @@ class Bench:
         Whether the arms meet one prefix cache.
     warnings : tuple of str
         What is known to be wrong before anything is measured.
+    finish : callable
+        Returns what is known to be wrong afterwards.
     """
 
     subject: Subject
@@ -68,6 +70,7 @@ class Bench:
     resumes: bool = False
     shares_cache: bool = True
     warnings: tuple[str, ...] = ()
+    finish: Callable[[], tuple[str, ...]] = tuple
 
 
 def run_bench(
@@ -188,6 +191,7 @@ def _warnings(bench: Bench, record: RunRecord, *, resumed: bool) -> tuple[str, .
     if resumed:
         found.append("the run was interrupted; its environment is that of the last part")
     found += _silent_arms(settings, record)
+    found += bench.finish()
     return tuple(found)
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from draftproof.cli import audit, calibrate, demo, distill, generate, models, plan, report, serve
+from draftproof.cli import audit, bench, calibrate, demo, distill, generate, models, plan, report, serve
 from draftproof.cli.context import CliContext
 from draftproof.errors import DraftproofError
 
@@ -112,6 +112,7 @@ app.command("serve")(serve.serve)
 app.command("report")(report.report)
 app.add_typer(models.app, name="models")
 app.add_typer(audit.app, name="audit")
+app.add_typer(bench.app, name="bench")
 
 
 def main(arguments: Sequence[str] | None = None, context: CliContext | None = None) -> None:

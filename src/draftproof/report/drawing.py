@@ -139,7 +139,7 @@ def _draw(axes: Any, figure: Figure, ink: str, line: str) -> None:
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     if any(series.name for series in figure.series):
-        axes.figure.legend(loc="outside upper left", ncols=3, frameon=False)
+        axes.figure.legend(loc="outside upper left", ncols=4, frameon=False)
 
 
 def _draw_series(axes: Any, series: Series, colour: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from draftproof.bench.run_record import Environment, RunRecord
@@ -15,26 +15,30 @@ __all__ = ["environment_section", "run_environment"]
 _COLUMNS = (Column("what", "text"), Column("value", "text"))
 
 
-def environment_section(header: TraceHeader, number: int) -> Section:
-    """Describe how a traced run was made.
+def environment_section(headers: Sequence[TraceHeader]) -> Section:
+    """Describe how traced runs were made.
 
     Parameters
     ----------
-    header : TraceHeader
-        Of the run.
-    number : int
-        Which run of the file it is, from 1.
+    headers : sequence of TraceHeader
+        Of the runs of a file.
 
     Returns
     -------
     Section
-        The environment, the model and the settings.
+        The environment, the model and the settings of the first run and of the last.
     """
+    numbers = sorted({1, len(headers)})
+    tables = [_run_table(headers[number - 1], number) for number in numbers]
+    notes = ("The first run and the last.",) if len(headers) > 2 else ()
+    return Section("Environment", notes, tables=tuple(tables))
+
+
+def _run_table(header: TraceHeader, number: int) -> Table:
     rows = _of(header.environment)
     rows += [(f"model: {name}", _text(value)) for name, value in header.target.items()]
     rows += [(name, _text(value)) for name, value in _given(header.settings)]
-    table = Table(f"environment-{number}", f"Run {number}", _COLUMNS, tuple(rows))
-    return Section("Environment", tables=(table,))
+    return Table(f"environment-{number}", f"Run {number}", _COLUMNS, tuple(rows))
 
 
 def run_environment(record: RunRecord) -> Section:

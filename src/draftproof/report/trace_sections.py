@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from draftproof.bench.trace_record import Trace, TraceRun
+from draftproof.bench.trace_record import Trace
 from draftproof.core.trace import RoundTrace
 from draftproof.planner.acceptance import iid_survival
 from draftproof.planner.counts import AcceptanceCounts
@@ -27,7 +27,7 @@ from draftproof.report.trace_times import steps_of
 
 __all__ = ["trace_report"]
 
-_INTERVAL = "intervals are Wilson's, 95 %"
+_INTERVAL = "Intervals are Wilson's, 95 %"
 
 
 def trace_report(
@@ -78,14 +78,8 @@ def trace_report(
     if cost is not None:
         sections.append(forecast_section(steps, cost, profile))
     sections.append(_requests(trace))
-    sections += [environment_section(run.header, number) for number, run in _first_and_last(trace)]
+    sections.append(environment_section([run.header for run in trace.runs]))
     return Report(title, _answer(rounds, counts), None, tuple(warnings), tuple(sections))
-
-
-def _first_and_last(trace: Trace) -> list[tuple[int, TraceRun]]:
-    """Return the first run with its number, and the last where there are several."""
-    runs = list(enumerate(trace.runs, start=1))
-    return runs if len(runs) < 2 else [runs[0], runs[-1]]
 
 
 def _answer(rounds: Sequence[RoundTrace], counts: AcceptanceCounts) -> tuple[str, ...]:
@@ -94,8 +88,8 @@ def _answer(rounds: Sequence[RoundTrace], counts: AcceptanceCounts) -> tuple[str
         return (f"{tokens} tokens in {len(rounds)} rounds; nothing was drafted.",)
     drafts, accepted = counts.drafted[0], sum(counts.accepted)
     return (
-        f"{tokens} tokens in {len(rounds)} rounds, {drafts} of them with drafts. A round with "
-        f"drafts kept {accepted / drafts:.2f} of them on average: mean acceptance length "
+        f"{tokens} tokens in {len(rounds)} rounds, {drafts} of them with drafts. Such a round "
+        f"kept {accepted / drafts:.2f} drafted tokens on average: mean acceptance length "
         f"{1 + accepted / drafts:.2f}, the added token included.",
     )
 
@@ -195,7 +189,7 @@ def _positions(
                 Series("measured", known, tuple(survival), tuple(low), tuple(high), style="points"),
                 Series(f"alpha^i, alpha = {alpha:.3f}", places, tuple(model), style="dashed"),
             ),
-            y_limits=(0.0, 1.0),
+            y_limits=(0.0, 1.04),
         ),
         Figure(
             "conditional",
@@ -214,7 +208,7 @@ def _positions(
                 ),
                 Series(f"alpha = {alpha:.3f}", places, (alpha,) * len(places), style="dashed"),
             ),
-            y_limits=(0.0, 1.0),
+            y_limits=(0.0, 1.04),
         ),
     )
     note = (
@@ -289,7 +283,7 @@ def _sources(rounds: Sequence[RoundTrace]) -> Section:
         Column("mean min(1, p/q)"),
     )  # fmt: skip
     note = (
-        f"Pooled; {_INTERVAL}. A draft is reached where all drafts above it were kept. min(1, p/q) "
+        f"Pooled. {_INTERVAL}. A draft is reached where all drafts above it were kept. min(1, p/q) "
         "is the chance that token-by-token verification keeps a draft: under that rule it and the "
         "measured rate agree up to chance, and block verification may keep more."
     )

@@ -93,7 +93,7 @@ class DenseLaw(Law):
         self._part: _Part | None = None
         self._array: NDArray[Any] | None = weights
         self._known_sums = sums
-        self._known_total = float(sums.sum())
+        self._known_total = float(sums.sum()) if len(sums) > 1 else float(sums.item())
 
     def _settle(self) -> None:
         """Take the exponential, if that is pending; keep weights only where there is room."""
@@ -159,6 +159,8 @@ class DenseLaw(Law):
     def draw(self, u: float) -> int:
         """Return the first token whose cumulative probability exceeds ``u``."""
         point = u * self._total
+        if self._array is not None and self._vocab_size < BLOCK:
+            return first_above(np.cumsum(self._array, dtype=np.float64), self._array, point)
         cumulative = self._block_sums.cumsum()
         block = first_above(cumulative, self._block_sums, point)
         start, stop = block * BLOCK, min((block + 1) * BLOCK, self._vocab_size)

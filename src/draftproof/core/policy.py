@@ -33,6 +33,7 @@ from draftproof.core.law import DenseLaw, Law, OneHotLaw, SparseLaw
 from draftproof.core.params import DEFAULT_ORDER, GREEDY_TEMPERATURE, SamplingParams
 from draftproof.core.softmax import Softmax, soften
 from draftproof.core.truncation import Zeroed, at_least, largest, nucleus
+from draftproof.core.weights import BLOCK
 from draftproof.errors import ConfigError, NonFiniteLogitsError
 
 __all__ = ["DEFAULT_ORDER", "GREEDY_TEMPERATURE", "History", "SamplingParams", "target_law"]
@@ -97,6 +98,9 @@ def target_law(
         _check_peak(row.item(best))
         return OneHotLaw(best, len(row))
     if stages in ((), ("temperature",)):
+        if len(row) < BLOCK:  # so short that putting anything off costs more than it saves
+            peak = _check_peak(row.max())
+            return DenseLaw._trusted(soften(row, peak, params.temperature))
         # A law that may outlive the row fills in its weights where the copy stands.
         copy, peaks = (row, lane_peaks(row)) if is_stable else copy_with_peaks(row)
         peak = _check_peak(peaks.max())

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from draftproof.audit import Evidence, Plan, judge
-from draftproof.audit.subjects import Policy, RoundKind, prompt_evidence
+from draftproof.audit.subjects import EngineProcessRecipe, Policy, RoundKind, prompt_evidence
 from draftproof.audit.subjects.transformers_generate import (
     TransformersRecipe,
     TransformersSubject,
-    _Passes,
-    generate_options,
+    known_options,
     transformers_law,
 )
 from draftproof.core.params import SamplingParams
@@ -21,6 +23,7 @@ from draftproof.errors import ConfigError, ModelFileError
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
+Passes = importlib.import_module("draftproof.audit.subjects.workers.transformers_engine").Passes
 
 PROMPT = (5, 9, 7, 5, 9, 7, 5, 9)
 POLICY = Policy(SamplingParams(temperature=0.8, top_k=2), 3)
@@ -77,15 +80,50 @@ def test_rounds_follow_from_what_the_model_was_given(model):
     drawn = subject.draw(PROMPT, Policy(SamplingParams(top_k=1), 5), 2, 1)
     emitted = sum(kind.emitted * times for kind, times in drawn.rounds.items())
     assert emitted == drawn.tokens.size == 10
-    passes = _Passes([(0, 10), (8, 3)])
+    passes = Passes(model)
+    passes.seen += [(0, 10), (8, 3)]
     assert passes.rounds(8, 4, False) == [RoundKind(2, 0, 1, False), RoundKind(2, 2, 3, False)]
+
+
+def test_drafts_by_early_exit_are_no_passes_of_the_target(model):
+    subject = TransformersSubject(model, {"assistant_early_exit": 1})
+    drawn = subject.draw(PROMPT, Policy(SamplingParams(top_k=2), 5), 4, 1)
+    emitted = sum(kind.emitted * times for kind, times in drawn.rounds.items())
+    assert emitted == drawn.tokens.size == 20
+    assert any(kind.drafted for kind in drawn.rounds)
+    assert model.config.num_hidden_layers == 2
+
+
+def test_its_worker_gives_the_same_draws_and_nearly_the_same_law(model, tmp_path):
+    model.save_pretrained(tmp_path)
+    recipe = TransformersRecipe(tmp_path, prompt_lookup=2)
+    here, there = (
+        recipe(),
+        EngineProcessRecipe("transformers", recipe.options(), Path(sys.executable))(),
+    )
+    try:
+        policy = there.in_its_order(POLICY)
+        law, other = transformers_law(model, PROMPT, POLICY), there.law(PROMPT, policy)
+        assert law.outcomes == other.outcomes
+        np.testing.assert_allclose(law.probs, other.probs, rtol=1e-4)
+        alone, away = (s.draw(PROMPT, POLICY, 8, 3) for s in (here, there))
+    finally:
+        there.close()
+    np.testing.assert_array_equal(alone.tokens, away.tokens)
+    assert alone.rounds == away.rounds
 
 
 def test_what_generate_lacks_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="which transformers has"):
-        generate_options(Policy(SamplingParams(presence_penalty=1.0), 3))
+        known_options(Policy(SamplingParams(presence_penalty=1.0), 3))
     with pytest.raises(ConfigError, match="expected one of them"):
         TransformersRecipe(tmp_path, tmp_path, 3)
+    with pytest.raises(ConfigError, match="without an assistant"):
+        TransformersRecipe(tmp_path, own_tokenizers=True)
+    with pytest.raises(ConfigError, match="num_assistant_tokens without"):
+        TransformersRecipe(tmp_path, prompt_lookup=2, num_assistant_tokens=3)
+    with pytest.raises(ConfigError, match="early_exit 0"):
+        TransformersRecipe(tmp_path, early_exit=0)
     with pytest.raises(ModelFileError, match=r"no config\.json"):
         TransformersRecipe(tmp_path)()
 

@@ -15,6 +15,7 @@ from draftproof.audit.acceptance import (
 )
 from draftproof.audit.certificate import Certificate, recompute
 from draftproof.audit.diagnose import Candidate, Diagnosis, candidates_of, diagnose
+from draftproof.audit.draft_totals import DraftTotals
 from draftproof.audit.evidence_file import SCHEMA, Evidence, ModelRows, Plan, PromptEvidence
 from draftproof.audit.fault import Fault
 from draftproof.audit.faults import EXACT, FAULTS, fault_named
@@ -30,6 +31,7 @@ __all__ = [
     "Candidate",
     "Certificate",
     "Diagnosis",
+    "DraftTotals",
     "Evidence",
     "Fault",
     "FaultScore",

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from draftproof.audit.acceptance import RoundLog
+from draftproof.audit.draft_totals import DraftTotals
 from draftproof.audit.rounds import Prefix, Tables
 from draftproof.audit.table_law import TableLaw, items_of
 from draftproof.errors import ConfigError
@@ -165,6 +166,8 @@ class PromptEvidence:
     serial : tuple of int, optional
         Slots of the draws in order of request (-1 for an impossible one), where their
         independence shall be tested.
+    totals : DraftTotals, optional
+        Sums of the drafts, where the decoder reports those and no rounds.
     """
 
     name: str
@@ -173,6 +176,7 @@ class PromptEvidence:
     rounds: RoundLog | None = None
     model: ModelRows | None = None
     serial: tuple[int, ...] | None = None
+    totals: DraftTotals | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,6 +284,8 @@ def _prompt_to_json(prompt: PromptEvidence) -> dict[str, Any]:
         }
     if prompt.serial is not None:
         stored["serial"] = list(prompt.serial)
+    if prompt.totals is not None:
+        stored["totals"] = asdict(prompt.totals)
     return stored
 
 
@@ -309,7 +315,8 @@ def _prompt_from_json(stored: Mapping[str, Any]) -> PromptEvidence:
             held["max_speculative_rounds"],
         )
     serial = tuple(stored["serial"]) if "serial" in stored else None
-    return PromptEvidence(stored["name"], law, counts, rounds, model, serial)
+    totals = DraftTotals(**stored["totals"]) if "totals" in stored else None
+    return PromptEvidence(stored["name"], law, counts, rounds, model, serial, totals)
 
 
 def _rows_to_json(rows: Mapping[Prefix, Mapping[int, float]]) -> list[list[Any]]:

@@ -232,7 +232,7 @@ def _decide(
         return "biased", f"p = {combined.p_value:.2g}, at most {plan.alpha:g} was allowed"
     if evidence.expects_speculation and acceptance and not acceptance.num_drafted:
         return "not enough evidence", "nothing was drafted: plain decoding was audited"
-    plain = [p.name for p in evidence.prompts if p.rounds and not any(p.rounds.drafted)]
+    plain = [p.name for p in evidence.prompts if _is_plain(p)]
     if evidence.expects_speculation and plain:
         return "not enough evidence", f"nothing was drafted after {', '.join(map(repr, plain))}"
     if smallest > plan.tv:
@@ -242,6 +242,13 @@ def _decide(
         f"p = {combined.p_value:.2g}; a bias of TV {smallest:.3g} would have been seen with "
         f"probability {plan.power:g}"
     )
+
+
+def _is_plain(prompt: PromptEvidence) -> bool:
+    """Return whether a decoder that tells of its drafts told of none."""
+    if prompt.rounds is not None:
+        return not any(prompt.rounds.drafted)
+    return prompt.totals is not None and not prompt.totals.shows_speculation
 
 
 def _findings(

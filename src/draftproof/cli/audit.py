@@ -7,7 +7,15 @@ from typing import Annotated
 
 import typer
 
-from draftproof.cli import audit_engine, audit_http, audit_python, audit_transformers
+from draftproof.cli import (
+    audit_engine,
+    audit_http,
+    audit_llama_cpp,
+    audit_openvino,
+    audit_python,
+    audit_transformers,
+    audit_vllm,
+)
 from draftproof.cli.audit_finish import show_facts
 from draftproof.cli.audit_options import Json, Quiet
 from draftproof.cli.context import CliContext, Notes, write_data
@@ -26,6 +34,9 @@ app = typer.Typer(
 app.command("engine")(audit_engine.engine)
 app.command("python")(audit_python.python)
 app.command("transformers")(audit_transformers.transformers)
+app.command("openvino")(audit_openvino.openvino)
+app.command("llama-cpp")(audit_llama_cpp.llama_cpp)
+app.command("vllm")(audit_vllm.vllm)
 app.command("http")(audit_http.http)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
@@ -16,9 +16,8 @@ if TYPE_CHECKING:
     from draftproof.audit import Plan
     from draftproof.audit.subjects import Policy
     from draftproof.core.params import SamplingParams
-    from draftproof.core.protocols import Tokenizer
 
-__all__ = ["AuditSize", "Prompt", "policy_of", "prompts_of"]
+__all__ = ["AuditSize", "Encoder", "Prompt", "policy_of", "prompts_of"]
 
 STATISTICS = "Statistics"
 PROMPTS = "Prompts"
@@ -110,6 +109,14 @@ class Prompt:
     text: str | None = None
 
 
+class Encoder(Protocol):
+    """Turns text into token ids."""
+
+    def encode(self, text: str) -> list[int]:
+        """Return the token ids of a text."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class AuditSize:
     """How much is drawn, and what for.
@@ -180,7 +187,7 @@ def prompts_of(
     texts: list[str] | None,
     ids: list[str] | None,
     file: Path | None,
-    tokenizer: Tokenizer | None,
+    tokenizer: Encoder | None,
     default: tuple[str, ...] = DEFAULT_PROMPTS,
 ) -> list[Prompt]:
     """Read the prompts.
@@ -193,7 +200,7 @@ def prompts_of(
         Prompts as token ids.
     file : Path, optional
         A file of prompts.
-    tokenizer : Tokenizer, optional
+    tokenizer : Encoder, optional
         Turns text into ids; without one text stays text.
     default : tuple of str
         Prompts where none is given.

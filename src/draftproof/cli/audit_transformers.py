@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from draftproof.cli import audit_options as a
 from draftproof.cli.audit_finish import Outputs, finish, versions
+from draftproof.cli.audit_worker import Asked, Python, Timeout, audit_process
 from draftproof.cli.context import CliContext, Notes
 from draftproof.errors import ConfigError
+
+if TYPE_CHECKING:
+    from draftproof.audit.subjects.transformers_generate import TransformersRecipe
 
 __all__ = ["transformers"]
 
@@ -22,10 +26,26 @@ def transformers(
     assistant: Annotated[
         Path | None, typer.Option("--assistant", metavar="DIR", help="The draft model's folder.")
     ] = None,
+    own_tokenizers: Annotated[
+        bool,
+        typer.Option("--own-tokenizers", help="The assistant's tokenizer is another one."),
+    ] = False,
     prompt_lookup: Annotated[
         int | None,
         typer.Option("--prompt-lookup", metavar="N", help="Draft N tokens by prompt lookup."),
     ] = None,
+    early_exit: Annotated[
+        int | None,
+        typer.Option("--early-exit", metavar="LAYERS", help="Draft after so many layers."),
+    ] = None,
+    num_assistant_tokens: Annotated[
+        int | None,
+        typer.Option(
+            "--num-assistant-tokens", help="Drafts of an assistant or an early exit, all of them."
+        ),
+    ] = None,
+    python: Python = None,
+    timeout: Timeout = 600.0,
     prompt: a.PromptText = None,
     prompt_ids: a.PromptIds = None,
     prompts: a.PromptsFile = None,
@@ -47,61 +67,81 @@ def transformers(
     save: a.Save = None,
     quiet: a.Quiet = False,
 ) -> None:
-    """Audit transformers: plain, assisted or with prompt lookup."""
-    from draftproof.audit import Evidence
-    from draftproof.audit.subjects import draw_all, prompt_evidence
-    from draftproof.audit.subjects.transformers_generate import (
-        TransformersRecipe,
-        generate_options,
-        transformers_law,
-    )
+    """Audit transformers: plain, or assisted in one of its ways."""
+    from draftproof.audit.subjects import EngineProcessRecipe
+    from draftproof.audit.subjects.transformers_generate import TransformersRecipe
 
     context: CliContext = ctx.obj
     outputs = Outputs(as_json, html, save, Notes(quiet=quiet))
     size = a.AuditSize(draws, tv, alpha, power, calibration_samples, seed)
-    plan = size.plan()
-    policy = a.policy_of(
-        horizon,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        repetition_penalty=repetition_penalty,
+    size.plan()  # refuses rates that are none before anything is loaded
+    recipe = TransformersRecipe(
+        folder, assistant, prompt_lookup, early_exit, own_tokenizers, num_assistant_tokens
     )
-    generate_options(policy)
-    recipe = TransformersRecipe(folder, assistant, prompt_lookup)
+    asked = Asked(
+        f"transformers' generate on {folder.name} with {recipe.drafter}",
+        recipe.has_drafter,
+        horizon,
+        {
+            "temperature": temperature,
+            "top_k": top_k,
+            "top_p": top_p,
+            "min_p": min_p,
+            "repetition_penalty": repetition_penalty,
+        },
+        (prompt, prompt_ids, prompts),
+        processes,
+        f"generate, {recipe.drafter}",
+    )
+    if python is not None:
+        theirs = EngineProcessRecipe("transformers", recipe.options(), python, timeout)
+        audit_process(context, outputs, size, theirs, asked)
+    _audit_here(context, outputs, size, recipe, asked)
+
+
+def _audit_here(
+    context: CliContext,
+    outputs: Outputs,
+    size: a.AuditSize,
+    recipe: TransformersRecipe,
+    asked: Asked,
+) -> None:
+    """Audit in this process, with transformers' own filters in the reference."""
+    from draftproof.audit import Evidence
+    from draftproof.audit.subjects import draw_all, prompt_evidence
+    from draftproof.audit.subjects.transformers_generate import known_options, transformers_law
+
+    folder = recipe.folder
+    policy = a.policy_of(asked.horizon, **asked.knobs)
+    known_options(policy)
     outputs.notes.say(f"loading {folder}")
     subject = recipe()
     policy = replace(policy, eos_token_ids=_ends_of(subject.model))
-    tokenizer = None if prompt_ids and not prompt and prompts is None else _Encoder(folder)
-    asked = a.prompts_of(prompt, prompt_ids, prompts, tokenizer)  # type: ignore[arg-type]
-    laws = [transformers_law(subject.model, p.ids, policy) for p in asked]
+    texts, ids, file = asked.prompts
+    encoder = None if ids and not texts and file is None else _Encoder(folder)
+    prompts = a.prompts_of(texts, ids, file, encoder)
+    laws = [transformers_law(subject.model, prompt.ids, policy) for prompt in prompts]
     num, first = size.draws_for(max(map(len, laws))), size.first_seed()
     outputs.notes.say(f"{num} draws of each of {len(laws)} prompts")
     drawn = draw_all(
-        (lambda: subject) if processes == 1 else recipe,
-        [p.ids for p in asked],
+        (lambda: subject) if asked.processes == 1 else recipe,
+        [prompt.ids for prompt in prompts],
         policy,
         num,
         first_seed=first,
-        processes=processes,
+        processes=asked.processes,
     )
-    if prompt_lookup is not None:
-        drafter = f"prompt lookup of {prompt_lookup} tokens"
-    else:
-        drafter = "no drafter" if assistant is None else f"the assistant {assistant.name}"
     evidence = Evidence(
-        f"transformers' generate on {folder.name} with {drafter}",
-        plan,
+        asked.subject,
+        size.plan(),
         tuple(
-            prompt_evidence(p.name, law, draws)
-            for p, law, draws in zip(asked, laws, drawn, strict=True)
+            prompt_evidence(prompt.name, law, draws)
+            for prompt, law, draws in zip(prompts, laws, drawn, strict=True)
         ),
-        expects_speculation=recipe.has_drafter,
+        expects_speculation=asked.speculates,
         notes={
-            "policy": f"{horizon} tokens, temperature {temperature:g}, top_k {top_k}, "
-            f"top_p {top_p:g}, min_p {min_p:g}, repetition_penalty {repetition_penalty:g}",
-            "seeds": f"one of torch per process and prompt, from {first}",
+            "policy": asked.policy,
+            "seeds": f"a hash of {first} + number of the draw",
             "versions": versions("torch", "transformers"),
         },
     )

@@ -1,4 +1,4 @@
-"""Decoders under test: our engine, a function, transformers, a server.
+"""Decoders under test: our engine, a function, foreign engines, a server.
 
 A subject gives continuations of a prompt, and its rounds where it knows them. Everything
 else, the law, the test and the verdict, is the same for all.
@@ -8,6 +8,7 @@ from draftproof.audit.subjects.collect import prompt_evidence
 from draftproof.audit.subjects.draws import Draws, Policy, RoundKind, Subject, padded
 from draftproof.audit.subjects.engine_core import EngineSubject
 from draftproof.audit.subjects.fan_out import draw_all
+from draftproof.audit.subjects.foreign_engine import EngineProcessRecipe, EngineProcessSubject
 from draftproof.audit.subjects.law_file import LawFile, read_laws, write_laws
 from draftproof.audit.subjects.on_off import (
     OnOffEvidence,
@@ -23,6 +24,8 @@ from draftproof.audit.subjects.table_engine import TableRecipe
 __all__ = [
     "CallableSubject",
     "Draws",
+    "EngineProcessRecipe",
+    "EngineProcessSubject",
     "EngineSubject",
     "LawFile",
     "OnOffEvidence",

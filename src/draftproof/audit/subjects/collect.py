@@ -38,4 +38,4 @@ def prompt_evidence(
         slot = law.slot(law.cut([token for token in row if token >= 0]))
         serial.append(-1 if slot is None else slot)
     counts = count_draws(law, draws.tokens)
-    return PromptEvidence(name, law, counts, draws.log(), model, tuple(serial))
+    return PromptEvidence(name, law, counts, draws.log(), model, tuple(serial), draws.totals)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,10 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from draftproof.audit.acceptance import RoundLog
+from draftproof.audit.draft_totals import DraftTotals
 from draftproof.core.params import SamplingParams
 from draftproof.errors import ConfigError
 
-__all__ = ["Draws", "Policy", "RoundKind", "Subject", "padded"]
+__all__ = ["Draws", "Policy", "RoundKind", "Subject", "own_seed", "padded"]
 
 
 class RoundKind(NamedTuple):
@@ -79,11 +81,14 @@ class Draws:
         How often each kind of round was played. Empty where the subject does not say.
     reports_rounds : bool
         Whether it says.
+    totals : DraftTotals, optional
+        Sums of the drafts, where it says no more than that.
     """
 
     tokens: NDArray[np.int64]
     rounds: Mapping[RoundKind, int] = field(default_factory=dict)
     reports_rounds: bool = False
+    totals: DraftTotals | None = None
 
     def __len__(self) -> int:
         """Return the number of continuations."""
@@ -109,6 +114,7 @@ class Draws:
             tokens=np.concatenate([self.tokens, other.tokens]),
             rounds=dict(rounds),
             reports_rounds=self.reports_rounds and other.reports_rounds,
+            totals=_both(self.totals, other.totals),
         )
 
     def log(self) -> RoundLog | None:
@@ -122,6 +128,10 @@ class Draws:
         )
         drafted, accepted, emitted, cut = columns
         return RoundLog(drafted, accepted, emitted, tuple(map(bool, cut)))
+
+
+def _both(left: DraftTotals | None, right: DraftTotals | None) -> DraftTotals | None:
+    return None if left is None or right is None else left + right
 
 
 class Subject(Protocol):
@@ -148,6 +158,24 @@ class Subject(Protocol):
             ``num`` continuations, and the rounds where the decoder reports them.
         """
         ...
+
+
+def own_seed(number: int) -> int:
+    """Return a seed of 63 bits that looks like no other.
+
+    Parameters
+    ----------
+    number : int
+        Number of the draw.
+
+    Returns
+    -------
+    int
+        A hash: engines seed generators whose first numbers are alike for neighbouring
+        seeds.
+    """
+    digest = hashlib.blake2b(str(number).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
 
 
 def padded(samples: Any, horizon: int) -> NDArray[np.int64]:

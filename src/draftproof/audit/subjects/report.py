@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from draftproof.audit.acceptance import AcceptanceAudit
+from draftproof.audit.draft_totals import DraftTotals
 from draftproof.audit.evidence_file import Evidence, PromptEvidence
 from draftproof.audit.subjects.on_off import OnOffEvidence, OnOffVerdict
 from draftproof.audit.verdict import Verdict
@@ -72,6 +73,8 @@ def _sensitivity(evidence: Evidence, verdict: Verdict) -> str:
 
 
 def _speculation(acceptance: AcceptanceAudit | None, prompts: Sequence[PromptEvidence]) -> str:
+    if acceptance is None and all(prompt.totals is not None for prompt in prompts):
+        return _of_totals(sum((p.totals for p in prompts if p.totals), DraftTotals(0, 0, 0)))
     if acceptance is None:
         return "the subject does not report its rounds; whether it speculated is not known"
     if not acceptance.num_drafted:
@@ -90,6 +93,16 @@ def _speculation(acceptance: AcceptanceAudit | None, prompts: Sequence[PromptEvi
     if not math.isnan(acceptance.ceiling):
         text += f", the most of any exact rule is {acceptance.ceiling:.3f}"
     return text
+
+
+def _of_totals(totals: DraftTotals) -> str:
+    if totals.drafted == 0:
+        return "none"
+    drafted = "" if totals.drafted is None else f" of {totals.drafted}"
+    text = f"{totals.accepted}{drafted} drafts accepted"
+    if totals.rounds is not None:
+        text += f" in {totals.rounds} rounds"
+    return f"{text}, in sums; the subject does not report its rounds"
 
 
 def _where(prompts: Sequence[PromptEvidence], verdict: Verdict) -> list[Fact]:

@@ -6,35 +6,28 @@ from transformers' own filters in transformers' own order.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from draftproof.audit.subjects.draws import Draws, Policy, RoundKind, padded
+from draftproof.audit.subjects.draws import Draws, Policy, RoundKind, own_seed, padded
 from draftproof.core.params import SamplingParams
 from draftproof.errors import BackendError, ConfigError, ModelFileError
 from draftproof.evidence import JointLaw, Outcome
 
-__all__ = ["TransformersRecipe", "TransformersSubject", "generate_options", "transformers_law"]
+__all__ = ["TransformersRecipe", "TransformersSubject", "known_options", "transformers_law"]
 
-#: Sampling parameters that `generate` knows, by our name.
-_KNOWN = {
-    "temperature": "temperature",
-    "top_k": "top_k",
-    "top_p": "top_p",
-    "min_p": "min_p",
-    "repetition_penalty": "repetition_penalty",
-}
+#: Sampling parameters that `generate` has too, with our meaning.
+_KNOWN = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 #: Texts of one forward pass of the reference.
 _TEXTS_PER_PASS = 256
 
 
-def generate_options(policy: Policy) -> dict[str, Any]:
-    """Return the arguments of `generate` for a policy.
+def known_options(policy: Policy) -> dict[str, Any]:
+    """Return the sampling parameters of a policy that `generate` has.
 
     Parameters
     ----------
@@ -44,53 +37,19 @@ def generate_options(policy: Policy) -> dict[str, Any]:
     Returns
     -------
     dict of str to object
-        Every sampling parameter is given, so that none comes from the model's folder.
+        All of them, so that none comes from the model's folder.
 
     Raises
     ------
     ConfigError
         If the policy has a parameter that `generate` lacks.
     """
-    known = {ours: getattr(policy.params, ours) for ours in _KNOWN}
+    known = {name: getattr(policy.params, name) for name in _KNOWN}
     if SamplingParams(**known) != policy.params:
         raise ConfigError(
             f"policy {policy.params}: expected {', '.join(_KNOWN)} only, which transformers has"
         )
-    ends = sorted(policy.eos_token_ids)
-    return {_KNOWN[ours]: value for ours, value in known.items()} | {
-        "do_sample": True,
-        "max_new_tokens": policy.horizon,
-        "min_p": known["min_p"] or None,
-        "eos_token_id": ends or None,
-        "pad_token_id": ends[0] if ends else 0,
-        "num_return_sequences": 1,
-    }
-
-
-@dataclass(slots=True)
-class _Passes:
-    """Watches the target's passes: how long its cache was, and how many tokens came."""
-
-    seen: list[tuple[int, int]] = field(default_factory=list)
-
-    def __call__(self, _module: Any, args: Any, kwargs: Any) -> None:
-        ids = kwargs.get("input_ids", args[0] if args else None)
-        # Its name differs between versions.
-        caches = [value for value in kwargs.values() if hasattr(value, "get_seq_length")]
-        held = int(caches[0].get_seq_length()) if caches else 0
-        self.seen.append((held, int(ids.shape[1])))
-
-    def rounds(self, num_prompt: int, num_emitted: int, is_stopped: bool) -> list[RoundKind]:
-        """Return what the passes of one text were: the text grows by what a pass emits."""
-        starts = [held + 1 if index else num_prompt for index, (held, _) in enumerate(self.seen)]
-        ends = [*starts[1:], num_prompt + num_emitted]
-        kinds = []
-        for (held, width), start, end in zip(self.seen, starts, ends, strict=True):
-            drafted, emitted = held + width - start, end - start
-            accepted = min(max(emitted - 1, 0), drafted)
-            cut = end == ends[-1] and (is_stopped or emitted <= drafted)
-            kinds.append(RoundKind(drafted, accepted, emitted, cut))
-        return kinds
+    return known
 
 
 class TransformersSubject:
@@ -111,31 +70,20 @@ class TransformersSubject:
     def draw(self, prompt_ids: Sequence[int], policy: Policy, num: int, first_seed: int) -> Draws:
         """Return continuations; see `draftproof.audit.subjects.Subject`.
 
-        Assisted generation takes one text at a time. torch has one stream for all draws
-        of a call, seeded once.
+        Every draw has a seed of its own.
         """
-        import torch
+        from draftproof.audit.subjects.workers import transformers_engine
 
-        torch.manual_seed(first_seed)
-        given = torch.tensor([list(prompt_ids)])
-        options = generate_options(policy) | self._options
-        passes = _Passes()
-        hook = self.model.register_forward_pre_hook(passes, with_kwargs=True)
-        samples: list[list[int]] = []
-        rounds: Counter[RoundKind] = Counter()
-        try:
-            for _ in range(num):
-                passes.seen.clear()
-                output = self.model.generate(
-                    given, attention_mask=torch.ones_like(given), **options
-                )
-                sample = output[0, given.shape[1] :].tolist()
-                samples.append(sample)
-                is_stopped = bool(sample) and sample[-1] in policy.eos_token_ids
-                rounds.update(passes.rounds(given.shape[1], len(sample), is_stopped))
-        finally:
-            hook.remove()
-        return Draws(padded(samples, policy.horizon), dict(rounds), True)
+        told = transformers_engine.draw(
+            self.model,
+            self._options,
+            prompt_ids,
+            known_options(policy)
+            | {"max_tokens": policy.horizon, "eos_token_ids": sorted(policy.eos_token_ids)},
+            [own_seed(first_seed + i) for i in range(num)],
+        )
+        rounds = {RoundKind(*kind): times for *kind, times in told["rounds"]}
+        return Draws(padded(told["samples"], policy.horizon), rounds, True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,48 +98,86 @@ class TransformersRecipe:
         The draft model.
     prompt_lookup : int, optional
         Drafts of prompt lookup.
+    early_exit : int, optional
+        Layers of the target after which drafts are made.
+    own_tokenizers : bool, default False
+        Whether the assistant's tokenizer is another than the target's.
+    num_assistant_tokens : int, optional
+        Drafts of an assistant or an early exit; by default what their folder says.
     """
 
     folder: Path
     assistant: Path | None = None
     prompt_lookup: int | None = None
+    early_exit: int | None = None
+    own_tokenizers: bool = False
+    num_assistant_tokens: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse two drafters at once."""
-        if self.assistant is not None and self.prompt_lookup is not None:
-            raise ConfigError("an assistant and prompt lookup: expected one of them")
-        if self.prompt_lookup is not None and self.prompt_lookup < 1:
-            raise ConfigError(f"prompt lookup of {self.prompt_lookup} tokens: expected 1 or more")
+        """Refuse two drafters at once, and options of a drafter that is not there."""
+        given = [self.assistant, self.prompt_lookup, self.early_exit]
+        if sum(each is not None for each in given) > 1:
+            raise ConfigError("an assistant, prompt lookup and early exit: expected one of them")
+        if self.own_tokenizers and self.assistant is None:
+            raise ConfigError("own tokenizers without an assistant: expected both")
+        for name in ("prompt_lookup", "early_exit", "num_assistant_tokens"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name} {value}: expected 1 or more")
+        if self.num_assistant_tokens is not None and given[0] is None and given[2] is None:
+            raise ConfigError(
+                "num_assistant_tokens without an assistant or an early exit: expected one"
+            )
 
     @property
     def has_drafter(self) -> bool:
         """Whether anything drafts."""
-        return self.assistant is not None or self.prompt_lookup is not None
+        return any(
+            each is not None for each in (self.assistant, self.prompt_lookup, self.early_exit)
+        )
+
+    @property
+    def drafter(self) -> str:
+        """The drafter in words."""
+        if self.prompt_lookup is not None:
+            return f"prompt lookup of {self.prompt_lookup} tokens"
+        if self.early_exit is not None:
+            return f"drafts after layer {self.early_exit}"
+        if self.assistant is None:
+            return "no drafter"
+        return f"the assistant {self.assistant.name}" + (
+            " with a tokenizer of its own" if self.own_tokenizers else ""
+        )
+
+    def options(self) -> dict[str, Any]:
+        """Return what the worker's ``Engine`` is made from; only what is set."""
+        found = {
+            "model": str(self.folder),
+            "assistant": None if self.assistant is None else str(self.assistant),
+            "prompt_lookup": self.prompt_lookup,
+            "early_exit": self.early_exit,
+            "own_tokenizers": self.own_tokenizers or None,
+            "num_assistant_tokens": self.num_assistant_tokens,
+        }
+        return {name: value for name, value in found.items() if value is not None}
 
     def __call__(self) -> TransformersSubject:
         """Load the models."""
-        options: dict[str, Any] = {}
-        if self.prompt_lookup is not None:
-            options["prompt_lookup_num_tokens"] = self.prompt_lookup
-        if self.assistant is not None:
-            options["assistant_model"] = _load(self.assistant)
-        return TransformersSubject(_load(self.folder), options)
-
-
-def _load(folder: Path) -> Any:
-    try:
-        from transformers import AutoModelForCausalLM
-    except ImportError as error:
-        raise ConfigError(
-            f"transformers cannot be imported: {error}; hint: pip install 'draftproof[torch]'"
-        ) from error
-    if not (folder / "config.json").is_file():
-        raise ModelFileError(f"{folder}: no config.json; expected a model's folder")
-    try:
-        model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype="float32")
-    except (OSError, ValueError) as error:
-        raise ModelFileError(f"{folder}: {error}") from error
-    return model.eval()
+        for folder in (self.folder, self.assistant):
+            if folder is not None and not (folder / "config.json").is_file():
+                raise ModelFileError(f"{folder}: no config.json; expected a model's folder")
+        try:
+            from draftproof.audit.subjects.workers import transformers_engine
+        except ImportError as error:
+            raise ConfigError(
+                f"transformers cannot be imported: {error}; "
+                "hint: pip install 'draftproof[torch]', or --python"
+            ) from error
+        try:
+            engine = transformers_engine.Engine(self.options())
+        except (OSError, ValueError) as error:
+            raise ModelFileError(f"{self.folder}: {error}") from error
+        return TransformersSubject(engine.model, engine.drafting)
 
 
 def transformers_law(
@@ -261,7 +247,7 @@ def _filters(policy: Policy) -> list[Any]:
     from transformers.generation import logits_process as lp
 
     params = policy.params
-    generate_options(policy)  # refuses what transformers lacks
+    known_options(policy)  # refuses what transformers lacks
     found: list[Any] = []
     if params.repetition_penalty != 1.0:
         found.append(lp.RepetitionPenaltyLogitsProcessor(params.repetition_penalty))

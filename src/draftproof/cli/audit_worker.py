@@ -1,0 +1,153 @@
+"""What the audits of foreign engines share: each runs in an environment of its own."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from draftproof.cli import audit_options as a
+from draftproof.cli.audit_finish import Outputs, finish, versions
+from draftproof.cli.context import CliContext
+
+if TYPE_CHECKING:
+    from draftproof.audit.subjects.foreign_engine import EngineProcessRecipe
+
+__all__ = ["ENGINE", "Asked", "NamedPrompts", "Python", "Timeout", "audit_process", "interpreter"]
+
+ENGINE = "Engine"
+
+Python = Annotated[
+    Path | None,
+    typer.Option(
+        "--python",
+        metavar="PATH",
+        help="The interpreter that has the engine; this one by default.",
+        rich_help_panel=ENGINE,
+    ),
+]
+Timeout = Annotated[
+    float,
+    typer.Option(
+        "--timeout",
+        metavar="SECONDS",
+        help="Longest wait for the engine's answer: to load, or for 256 draws.",
+        rich_help_panel=ENGINE,
+    ),
+]
+
+#: Prompts as texts, as token ids and as a file.
+NamedPrompts = tuple[list[str] | None, list[str] | None, Path | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What an audit of a foreign engine is asked for.
+
+    Parameters
+    ----------
+    subject : str
+        Engine, model and drafter, in words.
+    speculates : bool
+        Whether it has a drafter; then drafts must show.
+    horizon : int
+        Tokens of a continuation.
+    knobs : mapping of str to object
+        Fields of `SamplingParams`.
+    prompts : tuple
+        Prompts as texts, as token ids and as a file.
+    processes : int
+        Workers that draw.
+    command : str
+        What was asked of the engine, in words.
+    """
+
+    subject: str
+    speculates: bool
+    horizon: int
+    knobs: Mapping[str, Any]
+    prompts: NamedPrompts
+    processes: int
+    command: str
+
+    @property
+    def policy(self) -> str:
+        """Horizon and sampling parameters in words."""
+        knobs = ", ".join(f"{name} {value:g}" for name, value in self.knobs.items())
+        return f"{self.horizon} tokens, {knobs}"
+
+
+def interpreter(python: Path | None) -> Path:
+    """Return the interpreter that was named, or this one."""
+    return Path(sys.executable) if python is None else python
+
+
+def audit_process(
+    context: CliContext,
+    outputs: Outputs,
+    size: a.AuditSize,
+    recipe: EngineProcessRecipe,
+    asked: Asked,
+) -> None:
+    """Audit an engine against the law of its own logits; exits with the verdict's code.
+
+    Parameters
+    ----------
+    context : CliContext
+        The terminal.
+    outputs : Outputs
+        Where the result goes.
+    size : AuditSize
+        How much is drawn.
+    recipe : EngineProcessRecipe
+        How the engine is started.
+    asked : Asked
+        Policy, prompts and words.
+    """
+    from draftproof.audit import Evidence
+    from draftproof.audit.subjects import draw_all, prompt_evidence
+
+    plan = size.plan()
+    policy = a.policy_of(asked.horizon, **asked.knobs)
+    outputs.notes.say(f"starting {asked.subject}")
+    subject = recipe()
+    try:
+        policy = subject.in_its_order(policy)
+        prompts = a.prompts_of(*asked.prompts, subject)
+        laws = [subject.law(prompt.ids, policy) for prompt in prompts]
+        num, first = size.draws_for(max(map(len, laws))), size.first_seed()
+        shapes = "/".join(str(len(law)) for law in laws)
+        outputs.notes.say(f"{num} draws of each of {len(laws)} prompts, {shapes} outcomes")
+        drawn = draw_all(
+            (lambda: subject) if asked.processes == 1 else recipe,
+            [prompt.ids for prompt in prompts],
+            policy,
+            num,
+            first_seed=first,
+            processes=asked.processes,
+        )
+    finally:
+        subject.close()
+    theirs = subject.description.versions
+    evidence = Evidence(
+        asked.subject,
+        plan,
+        tuple(
+            prompt_evidence(prompt.name, law, draws)
+            for prompt, law, draws in zip(prompts, laws, drawn, strict=True)
+        ),
+        expects_speculation=asked.speculates,
+        notes={
+            "engine": asked.command,
+            "filter order": ", ".join(policy.params.stages),
+            "policy": asked.policy,
+            "seeds": f"a hash of {first} + number of the draw",
+            "versions": versions(),
+            "versions of the engine": ", ".join(f"{k} {v}" for k, v in theirs.items()),
+        },
+    )
+    finish(context, evidence, outputs)

@@ -24,7 +24,7 @@ DRAFT = TableBackend(MarkovTable(9, 1, seed=1))
 
 
 def made(**config):
-    draft = DRAFT if "model" in config else None
+    draft = DRAFT if "model" in config or "num_layers" in config else None
     return make_proposers(SpeculativeConfig.parse(config), 9, draft)
 
 
@@ -36,6 +36,9 @@ def made(**config):
         ({"method": "prediction"}, PredictionProposer, 12),
         ({"method": "hybrid", "model": "x"}, HybridProposer, 8),
         ({"model": "x"}, DraftModelProposer, 3),
+        ({"method": "early_exit", "num_layers": 1}, DraftModelProposer, 3),
+        ({"method": "hybrid", "num_layers": 1}, HybridProposer, 8),
+        ({"method": "draft_model_tree", "num_layers": 1}, DraftModelTreeProposer, 10),
         ({"method": "ngram_tree"}, NgramTreeProposer, 8),
         ({"method": "draft_model_tree", "model": "x"}, DraftModelTreeProposer, 10),
     ],
@@ -86,7 +89,9 @@ def test_every_key_acts(key):
     value, name = {**SUFFIX, **MODEL, **PREDICTION, **TREES, **HYBRID}[key]
     for method in OWNERS[key]:
         config = {"method": method, key: value}
-        if method in OWNERS["model"]:
+        if method == "early_exit":
+            config["num_layers"] = 1
+        elif method in OWNERS["model"]:
             config["model"] = "x"
         (proposer,) = made(**config)
         parts = [proposer]

@@ -25,6 +25,11 @@ def test_a_model_alone_is_a_draft_model():
     assert (config.method, config.kappa) == ("draft_model", 3)
 
 
+def test_methods_may_be_spelled_with_hyphens():
+    config = SpeculativeConfig.parse({"method": "early-exit", "num_layers": 8})
+    assert (config.method, config.num_layers, config.kappa) == ("early_exit", 8, 3)
+
+
 def test_zero_tokens_switch_speculation_off():
     assert SpeculativeConfig.parse({"method": "ngram", "num_speculative_tokens": 0}).kappa == 0
 
@@ -54,6 +59,26 @@ def test_zero_tokens_switch_speculation_off():
         ({"method": "prediction", "hybrid_enough": 2}, "use 'hybrid'"),
         ({"method": "suffix", "model": "x"}, "model has no effect with method 'suffix'"),
         ({"method": "hybrid"}, "'hybrid' needs model"),
+        ({"method": "early-exit"}, "'early_exit' needs num_layers"),
+        ({"method": "early-exit", "num_layers": 0}, "num_layers: .*got 0"),
+        ({"method": "early-exit", "num_layers": 2, "model": "x"}, "model has no effect"),
+        ({"method": "ngram", "num_layers": 2}, "num_layers has no effect with method 'ngram'"),
+        ({"method": "hybrid", "num_layers": 2, "model": "x"}, "'x' and num_layers 2"),
+        ({"model": "x", "num_layers": 2}, "num_layers has no effect with method 'draft_model'"),
+        (
+            {"method": "hybrid", "num_layers": 2, "vocab_mapping": "none"},
+            "vocab_mapping has no effect with num_layers 2",
+        ),
+        (
+            {"method": "early-exit", "num_layers": 2, "num_speculative_tokens": "auto"},
+            "'auto' knows no costs of an early exit",
+        ),
+        ({"model": "x", "vocab_mapping": "bytes"}, "vocab_mapping: .*'retokenise'.* got 'bytes'"),
+        ({"method": "ngram", "vocab_mapping": "none"}, "vocab_mapping has no effect"),
+        (
+            {"method": "draft_model_tree", "model": "x", "vocab_mapping": "retokenise"},
+            "'retokenise' makes chains only",
+        ),
         ({"method": "ngram", "rejection_sample_method": "typo"}, "rule 'typo' is unknown"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from draftproof.build.draft_links import DraftLink
 from draftproof.build.speculative import SpeculativeConfig
 from draftproof.core.protocols import ModelBackend, Proposer
 from draftproof.errors import ConfigError
@@ -14,6 +15,7 @@ from draftproof.proposers import (
     NgramProposer,
     NgramTreeProposer,
     PredictionProposer,
+    RetokenisedProposer,
     SuffixProposer,
 )
 
@@ -30,7 +32,11 @@ _TREE_ACCEPTANCE, _MODEL_TREE_ACCEPTANCE = 0.7, 0.6
 
 
 def make_proposers(
-    config: SpeculativeConfig, vocab_size: int, draft: ModelBackend | None = None
+    config: SpeculativeConfig,
+    vocab_size: int,
+    draft: ModelBackend | None = None,
+    *,
+    link: DraftLink | None = None,
 ) -> list[Proposer]:
     """Make the drafters that a configuration names.
 
@@ -42,6 +48,8 @@ def make_proposers(
         Size of the target's logits row.
     draft : ModelBackend, optional
         The loaded draft model, for the methods that have one.
+    link : DraftLink, optional
+        How its ids and the target's belong together; the same ids when None.
 
     Returns
     -------
@@ -63,7 +71,9 @@ def make_proposers(
         case "prediction":
             return [_prediction(config)]
         case "draft_model":
-            return [_draft_model(config, vocab_size, draft)]
+            return [_draft_model(config, vocab_size, draft, link)]
+        case "early_exit":
+            return [_draft_model(config, vocab_size, draft, None)]
         case "ngram_tree":
             return [
                 NgramTreeProposer(
@@ -79,7 +89,8 @@ def make_proposers(
                     _needed(config, draft),
                     widths=config.tree_widths,
                     acceptance=config.tree_acceptance or _MODEL_TREE_ACCEPTANCE,
-                    target_vocab_size=vocab_size,
+                    target_vocab_size=None if link and link.vocabulary else vocab_size,
+                    vocabulary=None if link is None else link.vocabulary,
                     temperature=_draft_temperature(config),
                 )
             ]
@@ -87,7 +98,7 @@ def make_proposers(
             return [
                 HybridProposer(
                     [_prediction(config), _suffix(config, _SUFFIX_SCORE_OF_HYBRID)],
-                    _draft_model(config, vocab_size, draft),
+                    _draft_model(config, vocab_size, draft, link),
                     max_model_tokens=config.hybrid_model_tokens,
                     enough=config.hybrid_enough,
                 )
@@ -140,13 +151,31 @@ def _prediction(config: SpeculativeConfig) -> PredictionProposer:
 
 
 def _draft_model(
-    config: SpeculativeConfig, vocab_size: int, draft: ModelBackend | None
-) -> DraftModelProposer:
+    config: SpeculativeConfig,
+    vocab_size: int,
+    draft: ModelBackend | None,
+    link: DraftLink | None,
+) -> DraftModelProposer | RetokenisedProposer:
+    name = "early-exit" if config.num_layers is not None else "draft-model"
+    temperature, confidence = _draft_temperature(config), config.min_confidence or 0.0
+    if link is not None and link.bridge is not None:
+        # A candidate without a law is kept with the target's probability of it alone.
+        is_said = config.model_fields_set & {"draft_sample_method", "draft_temperature"}
+        return RetokenisedProposer(
+            _needed(config, draft),
+            link.bridge,
+            temperature=temperature if is_said else 0.0,
+            min_confidence=confidence,
+            name=name,
+        )
+    vocabulary = None if link is None else link.vocabulary
     return DraftModelProposer(
         _needed(config, draft),
-        target_vocab_size=vocab_size,
-        temperature=_draft_temperature(config),
-        min_confidence=config.min_confidence or 0.0,
+        target_vocab_size=vocab_size if vocabulary is None else None,
+        vocabulary=vocabulary,
+        temperature=temperature,
+        min_confidence=confidence,
+        name=name,
     )
 
 

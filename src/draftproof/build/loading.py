@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from draftproof.build.draft_links import DraftLink, early_exit, link_vocabularies
 from draftproof.build.drafters import make_more_proposers, make_proposers
 from draftproof.build.grammars import lazy_constraints
 from draftproof.build.lengths import make_policy
@@ -14,7 +15,6 @@ from draftproof.build.runtimes import PRECISIONS, Progress, RuntimeOptions, load
 from draftproof.build.speculative import SpeculativeConfig
 from draftproof.core.protocols import ModelBackend
 from draftproof.engine import Engine, EngineCore, SchedulerConfig
-from draftproof.text import check_same_vocabulary
 
 __all__ = ["PRECISIONS", "load", "load_model"]
 
@@ -104,7 +104,7 @@ def load(
     ModelFileError
         If a model file is missing, damaged or of a kind that is not supported.
     IncompatibleModelsError
-        If the drafter has another vocabulary.
+        If the drafter has another vocabulary and ``vocab_mapping`` does not join them.
     """
     config = SpeculativeConfig.parse(speculative_config)
     more = make_more_proposers(also, config)
@@ -133,6 +133,9 @@ def load(
         threads=threads,
     )
     draft: ModelBackend | None = None
+    link: DraftLink | None = None
+    if config.num_layers is not None:
+        draft = early_exit(target, config.num_layers)
     if config.model is not None:
         draft, draft_tokenizer = load_model(
             config.model,
@@ -143,10 +146,9 @@ def load(
             context_length=context_length,
             threads=threads,
         )
-        check_same_vocabulary(
-            tokenizer, draft_tokenizer, target.info.vocab_size, draft.info.vocab_size
-        )
-    proposers = make_proposers(config, target.info.vocab_size, draft)
+        sizes = (target.info.vocab_size, draft.info.vocab_size)
+        link = link_vocabularies(config, (tokenizer, draft_tokenizer), sizes, say)
+    proposers = make_proposers(config, target.info.vocab_size, draft, link=link)
     policy, note = make_policy(config, target.info, proposers[0].name if proposers else "none")
     core = EngineCore(
         target,

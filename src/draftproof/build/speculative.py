@@ -26,6 +26,7 @@ DEFAULT_KAPPA = {
     "suffix": 8,
     "prediction": 12,
     "draft_model": 3,
+    "early_exit": 3,
     "hybrid": 8,
     "ngram_tree": 8,
     "draft_model_tree": 10,
@@ -37,6 +38,8 @@ DEFAULT_KAPPA = {
 AUTO_KAPPA = {"ngram": 15, "suffix": 15, "prediction": 15, "draft_model": 8, "hybrid": 12}
 
 _MODEL = ("draft_model", "hybrid", "draft_model_tree")
+#: Methods that may take the target's first layers for a draft model.
+_EXITS = ("early_exit", "hybrid", "draft_model_tree")
 _NGRAM = ("ngram", "ngram_tree")
 _TREES = ("ngram_tree", "draft_model_tree")
 _SUFFIX = ("suffix", "hybrid")
@@ -44,9 +47,11 @@ _PREDICTION = ("prediction", "hybrid")
 #: Which methods a key acts on, for every key that does not act on all of them.
 OWNERS = {
     "model": _MODEL,
-    "draft_sample_method": _MODEL,
-    "draft_temperature": _MODEL,
-    "min_confidence": ("draft_model", "hybrid"),
+    "num_layers": _EXITS,
+    "vocab_mapping": _MODEL,
+    "draft_sample_method": (*_MODEL, "early_exit"),
+    "draft_temperature": (*_MODEL, "early_exit"),
+    "min_confidence": ("draft_model", "early_exit", "hybrid"),
     "prompt_lookup_min": _NGRAM,
     "prompt_lookup_max": _NGRAM,
     "tree_max_paths": ("ngram_tree",),
@@ -73,11 +78,23 @@ class SpeculativeConfig(BaseModel):
     ----------
     method : str
         ``"none"``, ``"ngram"``, ``"suffix"``, ``"prediction"``, ``"draft_model"``,
-        ``"hybrid"``, ``"ngram_tree"`` or ``"draft_model_tree"``.
+        ``"early_exit"``, ``"hybrid"``, ``"ngram_tree"``
+        or ``"draft_model_tree"``.
         The drafter. ``"draft_model"`` when only ``model`` is given. ``"hybrid"`` drafts
         from the request's prediction, else from suffixes, and lets the model go on.
     model : str, optional
         The draft model, for ``"draft_model"`` and ``"hybrid"``.
+    num_layers : int, optional
+        *Ours*: how many of the target's own layers ``"early_exit"`` drafts with, followed by
+        its final norm and head. ``"hybrid"`` and ``"draft_model_tree"`` take it in place of
+        ``model``.
+    vocab_mapping : {"auto", "intersection", "retokenise", "none"}
+        *Ours*: what is done about a draft model of another vocabulary. ``"intersection"``
+        draws from the tokens that both have; ``"retokenise"`` drafts what the target's
+        tokenizer makes of the drafter's text, which it writes greedily unless
+        ``draft_sample_method`` or ``draft_temperature`` is given; ``"none"`` refuses it.
+        ``"auto"`` takes the first where half of the target's tokens are shared, else the
+        second.
     num_speculative_tokens : int or "auto", optional
         Most drafts per round. *Ours*: ``"auto"`` chooses them anew in each round, for the
         pace of the whole batch, from what was accepted before and from costs.
@@ -148,11 +165,14 @@ class SpeculativeConfig(BaseModel):
         "suffix",
         "prediction",
         "draft_model",
+        "early_exit",
         "hybrid",
         "ngram_tree",
         "draft_model_tree",
     ] = "none"
     model: str | None = None
+    num_layers: int | None = Field(default=None, ge=1)
+    vocab_mapping: Literal["auto", "intersection", "retokenise", "none"] = "auto"
     num_speculative_tokens: int | Literal["auto"] | None = None
     num_speculative_tokens_per_batch_size: tuple[tuple[int, int, int], ...] | None = None
     profile: str | None = None
@@ -205,8 +225,9 @@ class SpeculativeConfig(BaseModel):
                 f"num_speculative_tokens is {self.num_speculative_tokens} but no method drafts; "
                 f"name one of {', '.join(repr(name) for name in DEFAULT_KAPPA if name != 'none')}"
             )
-        if self.method in _MODEL and self.model is None:
+        if self.method in _MODEL and self.model is None and self.num_layers is None:
             raise ValueError(f"method {self.method!r} needs model")
+        self._check_exit()
         self._check_lengths()
         for low, high in (
             ("prompt_lookup_min", "prompt_lookup_max"),
@@ -222,6 +243,30 @@ class SpeculativeConfig(BaseModel):
                 f"{self.method!r} drafts trees"
             )
         return self
+
+    def _check_exit(self) -> None:
+        """Refuse an early exit without layers, beside a model, or with a mapping."""
+        if self.method == "early_exit" and self.num_layers is None:
+            raise ValueError("method 'early_exit' needs num_layers")
+        if self.method == "draft_model_tree" and self.vocab_mapping == "retokenise":
+            raise ValueError(
+                "vocab_mapping 'retokenise' makes chains only; 'draft_model_tree' drafts trees"
+            )
+        if self.num_layers is None:
+            return
+        if self.model is not None:
+            raise ValueError(
+                f"model {self.model!r} and num_layers {self.num_layers}: expected one of them"
+            )
+        if "vocab_mapping" in self.model_fields_set:
+            raise ValueError(
+                f"vocab_mapping has no effect with num_layers {self.num_layers}: an early exit "
+                "has the target's vocabulary"
+            )
+        if self.is_auto:
+            raise ValueError(
+                "num_speculative_tokens 'auto' knows no costs of an early exit; expected a number"
+            )
 
     def _check_lengths(self) -> None:
         """Refuse lengths that contradict one another or that nobody could choose."""
@@ -312,6 +357,9 @@ class SpeculativeConfig(BaseModel):
                     f"speculative config has the unknown key {key!r}; nearest known key: {near!r}"
                 )
         data = {key: _as_tuple(item) for key, item in value.items()}
+        if isinstance(data.get("method"), str):
+            # Records and rules are spelled with hyphens; nobody shall have to remember which.
+            data["method"] = data["method"].replace("-", "_")
         if data.get("model") is not None:
             data.setdefault("method", "draft_model")
         try:

@@ -9,19 +9,24 @@ from draftproof.proposers.prediction import (
     PredictionUsage,
     prediction_usage,
 )
+from draftproof.proposers.retokenised import RetokenisedProposer
 from draftproof.proposers.suffix import SuffixProposer
 from draftproof.proposers.tree_draft_model import DraftModelTreeProposer
 from draftproof.proposers.tree_ngram import NgramTreeProposer
+from draftproof.proposers.vocabularies import DraftVocabulary, SharedVocabulary
 
 __all__ = [
     "DraftModelProposer",
     "DraftModelTreeProposer",
+    "DraftVocabulary",
     "HybridProposer",
     "NgramProposer",
     "NgramTreeProposer",
     "NoProposer",
     "PredictionProposer",
     "PredictionUsage",
+    "RetokenisedProposer",
+    "SharedVocabulary",
     "SuffixProposer",
     "prediction_usage",
 ]

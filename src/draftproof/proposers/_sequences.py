@@ -87,6 +87,23 @@ class DraftSequences:
         self._held[request_id] = held
         return held
 
+    def changed(self, request_id: str, length: int) -> None:
+        """Learn that a request's token list has changed behind its first tokens.
+
+        A list that comes back is trusted to have grown at its end alone. One that was
+        changed in other places is not, if this is called before it is given again.
+
+        Parameters
+        ----------
+        request_id : str
+            The request; unknown names are ignored.
+        length : int
+            How many of the first tokens are as they were.
+        """
+        held = self._held.get(request_id)
+        if held is not None:
+            held.num_agreed = min(held.num_agreed, length)
+
     def fork(self, owner: DraftSequence, source: DraftSequence) -> DraftSequence:
         """Start a sequence that goes on from where another is, for a draft that branches.
 

@@ -1,4 +1,4 @@
-"""Drafts from a smaller model of the same vocabulary."""
+"""Drafts from a smaller model."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from draftproof.errors import (
 )
 from draftproof.proposers._feeding import draft_params, groups, is_behind, piece
 from draftproof.proposers._sequences import DraftSequence, DraftSequences
+from draftproof.proposers.vocabularies import DraftVocabulary, SameVocabulary
 
 __all__ = ["DraftModelProposer"]
 
@@ -32,6 +33,8 @@ class _Drafting:
     params: SamplingParams
     sequence: DraftSequence
     kappa: int
+    #: Length of the committed text in the model's ids.
+    num_committed: int
     #: Tokens to feed in the next pass.
     pending: list[int]
     #: Drafts of the round, those of another drafter first.
@@ -63,6 +66,9 @@ class DraftModelProposer:
         Size of a target's logits row; the drafter's own when not given. Drafter ids
         beyond it are masked before anything is drawn; target ids that the drafter
         lacks have probability 0.
+    vocabulary : DraftVocabulary, optional
+        How its ids and the request's belong together, in place of ``target_vocab_size``;
+        the same ids when not given.
     temperature : float, optional
         Temperature of drafts in requests that sample; the request's own when not
         given. 0 drafts the most likely token. Greedy requests draft greedily always.
@@ -89,6 +95,7 @@ class DraftModelProposer:
         backend: ModelBackend,
         *,
         target_vocab_size: int | None = None,
+        vocabulary: DraftVocabulary | None = None,
         temperature: float | None = None,
         min_confidence: float = 0.0,
         max_tokens_per_pass: int = 256,
@@ -102,8 +109,14 @@ class DraftModelProposer:
             SamplingParams(temperature=temperature)  # refuses what is out of range
         if target_vocab_size is not None and target_vocab_size < 1:
             raise ConfigError(f"target_vocab_size {target_vocab_size}: expected 1 or more")
+        if target_vocab_size is not None and vocabulary is not None:
+            raise ConfigError(
+                f"target_vocab_size {target_vocab_size} beside a vocabulary: expected one of them"
+            )
         self._backend = backend
-        self._vocab_size = target_vocab_size or backend.info.vocab_size
+        self._vocabulary: DraftVocabulary = vocabulary or SameVocabulary(
+            target_vocab_size or backend.info.vocab_size
+        )
         self._temperature = temperature
         self._min_confidence = min_confidence
         self._max_tokens = max_tokens_per_pass
@@ -179,31 +192,34 @@ class DraftModelProposer:
             Name of the request; unknown names are ignored.
         """
         self._sequences.drop(request_id)
+        self._vocabulary.release(request_id)
 
     def _start(
         self, request: ProposalRequest, head: Sequence[int], names: Sequence[str]
     ) -> _Drafting | Draft:
         """Roll the row's sequence back and reserve its slots, or say why it cannot draft."""
-        tokens, limit = request.token_ids, self._backend.info.context_length
-        # The last draft is never fed, so that a full context still drafts one token.
-        kappa = min(request.kappa, limit - len(tokens) + 1)
+        name, limit = request.request_id, self._backend.info.context_length
         try:
-            if kappa <= len(head):
+            tokens, kept = self._vocabulary.context(name, request.token_ids)
+            drafted = self._vocabulary.head(head)
+            # The last draft is never fed, so that a full context still drafts one token.
+            room = limit - len(tokens) - len(drafted) + 1
+            num_own = min(request.kappa - len(head), room)
+            if num_own <= 0:
                 raise ContextOverflowError(f"past the drafter's context of {limit} tokens")
-            sequence = self._sequences.rewind(request.request_id, tokens)
-            pending = [*tokens[len(sequence.cached) :], *head]
+            if kept is not None:
+                self._sequences.changed(name, kept)
+            sequence = self._sequences.rewind(name, tokens)
+            pending = [*tokens[len(sequence.cached) :], *drafted]
             if max(pending) >= self._backend.info.vocab_size:
                 raise IncompatibleModelsError(f"the drafter lacks token {max(pending)}")
-            num_own = self._sequences.reserve_draft(
-                request.request_id, len(pending), kappa - len(head), names
-            )
+            num_own = self._sequences.reserve_draft(name, len(pending), num_own, names)
         except Exception as error:  # noqa: BLE001  a drafter may fail; decoding goes on
-            self._sequences.drop(request.request_id)
+            self._sequences.drop(name)
             return Draft(proposer=self._name, note=failure_note(error))
         kappa = len(head) + num_own
-        row = _Drafting(
-            request, draft_params(request, self._temperature), sequence, kappa, pending, list(head)
-        )
+        params = draft_params(request, self._temperature)
+        row = _Drafting(request, params, sequence, kappa, len(tokens), pending, list(head))
         if kappa < request.kappa:
             row.note = f"no room in the drafter for more than {kappa} of {request.kappa} drafts"
         return row
@@ -229,9 +245,9 @@ class DraftModelProposer:
         for index, (row, part) in enumerate(zip(group, pieces, strict=True)):
             row.sequence.cached.extend(part)
             del row.pending[: len(part)]
-            num_cached, num_committed = len(row.sequence.cached), len(row.request.token_ids)
-            row.sequence.num_agreed = min(num_cached, num_committed)
-            if num_cached <= num_committed:
+            num_cached = len(row.sequence.cached)
+            row.sequence.num_agreed = min(num_cached, row.num_committed)
+            if num_cached <= row.num_committed:
                 self._backend.commit(row.sequence.sequence_id)
             if is_last:
                 self._draw(row, logits[index])
@@ -240,7 +256,7 @@ class DraftModelProposer:
         """Draw the next draft of a row and keep the law it was drawn with."""
         request, position = row.request, len(row.token_ids)
         try:
-            scores = resized(logits, self._vocab_size)
+            scores = self._vocabulary.scores(logits)
             mask = request.mask(row.token_ids)
             law = target_law(scores, row.params, request.history, row.token_ids, mask)
         except DraftproofError as error:
@@ -250,12 +266,12 @@ class DraftModelProposer:
             row.note, row.is_done = f"confidence below {self._min_confidence}", True
             return
         if request.coupled:
-            token = law.race(request.coins.noise(position, self._vocab_size))
+            token = law.race(request.coins.noise(position, self._vocabulary.vocab_size))
         else:
             token = law.draw(request.coins.draft(position))
         row.token_ids.append(token)
         row.laws.append(law)
-        row.pending.append(token)
+        row.pending.append(self._vocabulary.fed(token))
         row.is_done = len(row.token_ids) == row.kappa
 
     def _fail(self, row: _Drafting, error: Exception) -> None:
@@ -274,14 +290,6 @@ def failure_note(error: Exception) -> str:
     if isinstance(error, DraftproofError):
         return f"drafter stopped: {error}"
     return f"drafter failed: {error!r}"
-
-
-def resized(logits: NDArray[np.float32], vocab_size: int) -> NDArray[np.float32]:
-    """Cut or pad a row to the target's vocabulary; padding is impossible, not unlikely."""
-    missing = vocab_size - len(logits)
-    if missing <= 0:
-        return logits[:vocab_size]
-    return np.concatenate([logits, np.full(missing, -np.inf, dtype=np.float32)])
 
 
 def _confidence(logits: NDArray[np.float32]) -> float:

@@ -1,4 +1,4 @@
-"""Trees of drafts from a smaller model of the same vocabulary."""
+"""Trees of drafts from a smaller model."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ from draftproof.errors import (
 )
 from draftproof.proposers._feeding import draft_params, groups, is_behind, piece
 from draftproof.proposers._sequences import DraftSequence, DraftSequences
-from draftproof.proposers.draft_model import failure_note, resized
+from draftproof.proposers.draft_model import failure_note
 from draftproof.proposers.tree_shapes import Shape, check_shape, depth_of, shape_of
+from draftproof.proposers.vocabularies import DraftVocabulary, SameVocabulary
 
 __all__ = ["DraftModelTreeProposer"]
 
@@ -89,6 +90,9 @@ class DraftModelTreeProposer:
         Size of a target's logits row; the drafter's own when not given. Drafter ids
         beyond it are masked before anything is drawn; target ids that the drafter
         lacks have probability 0.
+    vocabulary : DraftVocabulary, optional
+        How its ids and the request's belong together, in place of ``target_vocab_size``;
+        the same ids when not given.
     temperature : float, optional
         Temperature of drafts in requests that sample; the request's own when not given.
         0 drafts the likeliest tokens.
@@ -114,6 +118,7 @@ class DraftModelTreeProposer:
         widths: Sequence[int] | None = None,
         acceptance: float = 0.6,
         target_vocab_size: int | None = None,
+        vocabulary: DraftVocabulary | None = None,
         temperature: float | None = None,
         max_tokens_per_pass: int = 256,
         name: str = "draft-model-tree",
@@ -125,10 +130,16 @@ class DraftModelTreeProposer:
             SamplingParams(temperature=temperature)  # refuses what is out of range
         if target_vocab_size is not None and target_vocab_size < 1:
             raise ConfigError(f"target_vocab_size {target_vocab_size}: expected 1 or more")
+        if target_vocab_size is not None and vocabulary is not None:
+            raise ConfigError(
+                f"target_vocab_size {target_vocab_size} beside a vocabulary: expected one of them"
+            )
         self._backend = backend
         self._widths = None if widths is None else tuple(widths)
         self._acceptance = acceptance
-        self._vocab_size = target_vocab_size or backend.info.vocab_size
+        self._vocabulary: DraftVocabulary = vocabulary or SameVocabulary(
+            target_vocab_size or backend.info.vocab_size
+        )
         self._temperature = temperature
         self._max_tokens = max_tokens_per_pass
         self._name = name
@@ -179,24 +190,28 @@ class DraftModelTreeProposer:
             Name of the request; unknown names are ignored.
         """
         self._sequences.drop(request_id)
+        self._vocabulary.release(request_id)
 
     def _start(self, request: ProposalRequest, names: Sequence[str]) -> _Growing | TreeDraft:
         """Roll the row's sequence back and reserve its slots, or say why it cannot draft."""
-        tokens, limit = request.token_ids, self._backend.info.context_length
-        # The deepest drafts are never fed, so that a full context still drafts one level.
-        room = limit - len(tokens) + 1
+        name, limit = request.request_id, self._backend.info.context_length
         try:
+            tokens, kept = self._vocabulary.context(name, request.token_ids)
+            # The deepest drafts are never fed, so that a full context still drafts one level.
+            room = limit - len(tokens) + 1
             if room < 1:
                 raise ContextOverflowError(f"past the drafter's context of {limit} tokens")
             shape = shape_of(request.kappa, self._acceptance, self._widths)
-            main = self._sequences.rewind(request.request_id, tokens)
+            if kept is not None:
+                self._sequences.changed(name, kept)
+            main = self._sequences.rewind(name, tokens)
             pending = list(tokens[len(main.cached) :])
             if max(pending) >= self._backend.info.vocab_size:
                 raise IncompatibleModelsError(f"the drafter lacks token {max(pending)}")
             depth = min(room, depth_of(shape))
-            depth = self._sequences.reserve_draft(request.request_id, len(pending), depth, names)
+            depth = self._sequences.reserve_draft(name, len(pending), depth, names)
         except Exception as error:  # noqa: BLE001  a drafter may fail; decoding goes on
-            self._sequences.drop(request.request_id)
+            self._sequences.drop(name)
             return TreeDraft(proposer=self._name, note=failure_note(error))
         row = _Growing(
             request, draft_params(request, self._temperature), main, TreeBuilder(self._name)
@@ -257,7 +272,8 @@ class DraftModelTreeProposer:
                 continue
             token = row.builder.token(node)
             text = (*branch.text, token)
-            row.branches.append(_Branch(row, sequence, below, [token], node, text))
+            fed = [self._vocabulary.fed(token)]
+            row.branches.append(_Branch(row, sequence, below, fed, node, text))
             sequence = None
 
     def _children(
@@ -265,7 +281,7 @@ class DraftModelTreeProposer:
     ) -> tuple[int, ...]:
         """Add the children of a node to the tree and return their numbers."""
         request, count = row.request, len(branch.shape)
-        scores = resized(logits, self._vocab_size)
+        scores = self._vocabulary.scores(logits)
         mask = request.mask(branch.text)
         law = target_law(scores, row.params, request.history, branch.text, mask)
         if row.params.is_greedy:
@@ -273,7 +289,7 @@ class DraftModelTreeProposer:
             warm = target_law(scores, warm_params, request.history, branch.text, mask)
             return row.builder.fix(branch.node, _likeliest(law.draw(0.0), warm, count))
         if request.coupled:
-            noise = request.coins.noise(len(branch.text), self._vocab_size)
+            noise = request.coins.noise(len(branch.text), self._vocabulary.vocab_size)
             return row.builder.fix(
                 branch.node, _finishers(law, lambda rest: rest.race(noise), count)
             )

@@ -3,6 +3,7 @@
 This room knows tokens and characters. It runs no model.
 """
 
+from draftproof.text.bridge import TextBridge
 from draftproof.text.chat import ChatTemplate
 from draftproof.text.detokenize import TextStream
 from draftproof.text.from_folder import tokenizer_from_folder
@@ -15,6 +16,7 @@ __all__ = [
     "ChatTemplate",
     "StopMatcher",
     "StopUpdate",
+    "TextBridge",
     "TextStream",
     "Token",
     "Tokenizer",

@@ -161,6 +161,14 @@ def test_other_files_are_left_alone(path):
         TraceWriter(path.parent / "nowhere" / "trace.jsonl")
 
 
+def test_two_runs_do_not_write_one_file_at_once(path):
+    with TraceWriter(path) as writer:
+        writer.begin(HEADER)
+        with pytest.raises(DraftproofError, match="being written by another process"):
+            TraceWriter(path)
+    TraceWriter(path).close()
+
+
 def test_a_full_disk_ends_the_trace_and_not_the_requests():
     if not Path("/dev/full").exists():
         pytest.skip("this system has no device that is always full")

@@ -251,6 +251,8 @@ class _Turn:
 
     async def _worker(self, client: httpx.AsyncClient, asks: Iterator[tuple[Ask, bool]]) -> None:
         for ask, is_counted in asks:
+            if self.done.is_set():
+                return
             await self._send(client, ask, None, is_counted=is_counted)
 
     async def _when_due(self, client: httpx.AsyncClient, ask: Ask, at_s: float) -> None:

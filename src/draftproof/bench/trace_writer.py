@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 import threading
 from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
@@ -74,7 +75,7 @@ class TraceWriter:
     ConfigError
         If the file holds something else.
     DraftproofError
-        If it cannot be written.
+        If it cannot be written, or another process is writing it.
     """
 
     def __init__(self, path: str | Path, *, holds_text: bool = False) -> None:
@@ -218,9 +219,29 @@ def _opened(path: Path) -> BinaryIO:
     if path.exists() and path.is_file() and path.stat().st_size and not is_trace_file(path):
         raise ConfigError(f"--trace {path} holds something else; expected a trace or a new file")
     file = path.open("ab", buffering=_BUFFER_BYTES)
-    if file.seekable() and file.tell():
-        file.truncate(_end_of_last_line(path))
+    try:
+        _lock(file, path)
+        if file.seekable() and file.tell():
+            file.truncate(_end_of_last_line(path))
+    except BaseException:
+        file.close()
+        raise
     return file
+
+
+def _lock(file: BinaryIO, path: Path) -> None:
+    """Keep a second process out: the lines of two runs would mix."""
+    if sys.platform == "win32":
+        return
+    import fcntl
+
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise DraftproofError(f"--trace {path} is being written by another process") from error
+    except OSError:
+        # Some network file systems, and devices, have no locks.
+        return
 
 
 def _end_of_last_line(path: Path) -> int:

@@ -10,7 +10,19 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from draftproof.cli import audit, bench, calibrate, demo, distill, generate, models, plan, report, serve
+from draftproof.cli import (
+    audit,
+    bench,
+    calibrate,
+    demo,
+    distill,
+    generate,
+    models,
+    plan,
+    report,
+    serve,
+    watch,
+)
 from draftproof.cli.context import CliContext
 from draftproof.errors import DraftproofError
 
@@ -110,6 +122,7 @@ app.command("plan")(plan.plan)
 app.command("distill")(distill.distill)
 app.command("serve")(serve.serve)
 app.command("report")(report.report)
+app.command("watch")(watch.watch)
 app.add_typer(models.app, name="models")
 app.add_typer(audit.app, name="audit")
 app.add_typer(bench.app, name="bench")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import shutil
 import threading
 import time
 from contextlib import asynccontextmanager, contextmanager
@@ -238,3 +240,54 @@ def live():
     with kit.listening() as url:
         kit.url = url
         yield kit
+
+
+CHROMIUMS = ("chromium", "chromium-browser", "google-chrome")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """A Chromium without a window, found on the path or named by ``DRAFTPROOF_CHROMIUM``."""
+    tool = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    found = os.environ.get("DRAFTPROOF_CHROMIUM") or next(
+        filter(None, map(shutil.which, CHROMIUMS)), ""
+    )
+    if not found:
+        pytest.skip("no Chromium was found; DRAFTPROOF_CHROMIUM names one")
+    with tool.sync_playwright() as running:
+        # The root user of a container has no namespaces for the sandbox.
+        options = ["--no-sandbox"] if os.geteuid() == 0 else []
+        chromium = running.chromium.launch(executable_path=found, args=options)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def open_page(browser, live):
+    """Open a path of the server; the console must stay empty, and nobody else be asked."""
+    opened, seen = [], []
+
+    def note_message(message):
+        # That the server refused something is said there too, and is not the page's fault.
+        if "the server responded with a status of 4" not in message.text:
+            seen.append(message.text)
+
+    def run(path="/", url=live.url, **options):
+        def note_request(request):
+            if not request.url.startswith((url, "data:")):
+                seen.append(f"the page asked {request.url}")
+
+        context = browser.new_context(**options)
+        opened.append(context)
+        page = context.new_page()
+        page.set_default_timeout(60_000)
+        page.on("console", note_message)
+        page.on("pageerror", lambda error: seen.append(str(error)))
+        page.on("request", note_request)
+        page.goto(url + path)
+        return page
+
+    yield run
+    for context in opened:
+        context.close()
+    assert not seen

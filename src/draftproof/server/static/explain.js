@@ -28,9 +28,8 @@ function title({ source, draft }) {
   return source;
 }
 
-function place({ trace, draft, parts }) {
-  const ids = parts.map((part) => part.id).join(" ");
-  const where = `round ${trace.round}, token ${ids}`;
+function place({ trace, draft, id }) {
+  const where = `round ${trace.round}, token id ${id}`;
   if (draft === null) return where;
   const offset = trace.drafts.indexOf(draft) + 1;
   return `${where}, draft ${offset} of ${trace.drafts.length} by ${draft.source}`;

@@ -12,7 +12,7 @@ const PARTS = [
 
 const SENSES = {
   greedy: "Equal to plain greedy decoding, up to the rounding of the model's kernels.",
-  "seed-identical": "The text is a function of the seed, up to the same rounding.",
+  "seed-identical": "The text is a function of the seed, up to the rounding of the model's kernels.",
   "exact-in-law": "Every token has the model's own distribution under this policy.",
 };
 
@@ -33,10 +33,9 @@ export class Run {
       this.finish = choice.finish_reason;
     }
     if (!choice.trace) return null;
-    const trace = { ...choice.trace, isLast: Boolean(choice.speculation) };
-    this.traces.push(trace);
-    this.arrivals.push([now, trace.committed.length]);
-    return trace;
+    this.traces.push(choice.trace);
+    this.arrivals.push([now, choice.trace.committed.length]);
+    return choice.trace;
   }
 
   get entries() {
@@ -141,17 +140,14 @@ function showTimes(times) {
 function showPositions(positions) {
   byId("positions").replaceChildren(
     ...positions.map(({ kept, judged, drafted }, at) => {
-      const rate = make("td", { class: "bar" });
-      rate.append(
-        make("i", { at: judged ? kept / judged : 0, "aria-hidden": "true" }),
-        make("span", { text: percent(kept, judged) }),
-      );
+      const bar = make("i", { at: judged ? kept / judged : 0, "aria-hidden": "true" });
+      const rate = make("span", {}, bar, make("b", { text: percent(kept, judged) }));
       return make(
         "tr",
         {},
         make("th", { scope: "row", text: String(at + 1) }),
         make("td", { text: `${count(kept)} / ${count(judged)}` }),
-        rate,
+        make("td", { class: "bar" }, rate),
         make("td", { class: "num", text: count(drafted) }),
       );
     }),

@@ -136,10 +136,7 @@ function inspect(item, how) {
 
 /** Mark where the two texts part, in both. */
 function markOther(at) {
-  for (const [view, run] of [[views.run, page.run], [views.plain, page.plain]]) {
-    const before = run.entries.slice(0, at).filter(({ entry }) => entry.shown !== "").length;
-    view.spans()[before]?.classList.add("first-other");
-  }
+  for (const view of [views.run, views.plain]) view.spans()[at]?.classList.add("first-other");
 }
 
 function ending({ finish }) {

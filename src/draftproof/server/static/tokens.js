@@ -6,14 +6,12 @@ import { visible } from "./text.js";
 /**
  * The tokens of one run.
  *
- * An item is `{ text, source, parts, entry, draft, trace }`: the printed text, where it came
- * from, the tokens whose text became printable with it, what the trace says of the token
- * and of the draft it was, and the round.
+ * An item is `{ element, text, source, id, draft, trace }`: the token as text, where it came
+ * from, its id, what the trace says of the draft it was or is (null: none), and the round.
  */
 export class TokenView {
   #root;
   #items = new WeakMap();
-  #held = [];
   #current = null;
   #onShow;
 
@@ -28,7 +26,6 @@ export class TokenView {
 
   clear() {
     this.#root.replaceChildren();
-    this.#held = [];
     this.#current = null;
   }
 
@@ -52,30 +49,23 @@ export class TokenView {
   }
 
   #append(fragment, entry, trace) {
-    this.#held.push(entry);
-    // Half a character, or what may begin a stop: it shows with the token that completes it.
-    const isLast = entry === trace.committed.at(-1) && trace.isLast;
-    if (entry.shown === "" && !isLast) return;
     const draft = entry.draft === null ? null : trace.drafts[entry.draft];
     const classes = ["t", entry.source];
+    // Half a character shows with the token that completes it, an end not at all.
     if (entry.shown === "") classes.push("empty");
-    if (/^\n/.test(entry.shown)) classes.push("breaks");
+    if (entry.shown.startsWith("\n")) classes.push("breaks");
     const element = make("span", { class: classes.join(" "), text: entry.shown, tabindex: "-1" });
-    this.#items.set(element, {
-      element, entry, draft, trace,
-      text: entry.shown,
-      source: entry.source,
-      parts: this.#held,
-    });
-    this.#held = [];
-    fragment.append(element);
+    this.#keep(fragment, element, { text: entry.text, source: entry.source, id: entry.id, draft, trace });
   }
 
   #appendRejected(fragment, draft, trace) {
     const classes = draft.verdict === "rejected" ? "t rejected judged" : "t rejected";
     const element = make("del", { class: classes, text: visible(draft.text), tabindex: "-1" });
-    const item = { element, entry: null, draft, trace, text: draft.text, source: "rejected" };
-    this.#items.set(element, { ...item, parts: [draft] });
+    this.#keep(fragment, element, { text: draft.text, source: "rejected", id: draft.id, draft, trace });
+  }
+
+  #keep(fragment, element, item) {
+    this.#items.set(element, { ...item, element });
     fragment.append(element);
   }
 

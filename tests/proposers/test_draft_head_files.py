@@ -12,7 +12,13 @@ from head_kit import SHAPE, matrices, numpy_head, weights
 from draftproof.backends.openvino.head import OpenVINOHead
 from draftproof.build import SpeculativeConfig
 from draftproof.errors import ConfigError, ModelFileError
-from draftproof.models.head_files import find_head, is_head, read_head, write_head
+from draftproof.models.head_files import (
+    built_in_heads,
+    find_head,
+    is_head,
+    read_head,
+    write_head,
+)
 from draftproof.models.tensor_file import read_tensors, write_tensors
 
 
@@ -134,11 +140,19 @@ def test_the_comparison_sees_a_wrong_rotation():
 
 def test_a_head_is_told_from_a_model(folder, tmp_path):
     assert is_head(str(folder))
-    assert is_head("smollm2-head")
     assert not is_head("smollm2")
     assert not is_head(str(tmp_path / "nothing"))
     assert SpeculativeConfig.parse({"model": str(folder)}).method == "draft_head"
     assert SpeculativeConfig.parse({"model": "smollm2"}).method == "draft_model"
+
+
+def test_built_in_heads_can_be_read():
+    for name, folder in built_in_heads().items():
+        assert is_head(name)
+        assert find_head(name) == folder
+        head = read_head(folder)
+        assert head.shape.draft_vocab_size < head.shape.vocab_size
+        assert sum(path.stat().st_size for path in folder.iterdir()) <= 16 << 20
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,8 @@ class NumpyHead:
         return feature, feature @ self._drafted.T, key, value
 
     def _product(self, values: Floats, name: str) -> Floats:
-        return values @ self._weights[f"{name}.weight"].T
+        product: Floats = values @ self._weights[f"{name}.weight"].T
+        return product
 
     def _norm(self, values: Floats, name: str) -> Floats:
         square = np.mean(values * values, axis=-1, keepdims=True)
@@ -110,5 +111,5 @@ class NumpyHead:
         scores -= scores.max(axis=-1, keepdims=True)
         weights = np.exp(scores)
         weights /= weights.sum(axis=-1, keepdims=True)
-        mixed = (weights @ values).transpose(0, 2, 1, 3)
+        mixed: Floats = (weights @ values).transpose(0, 2, 1, 3)
         return mixed.reshape(*mixed.shape[:2], -1)

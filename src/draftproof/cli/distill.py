@@ -51,8 +51,8 @@ def distill(
         from draftproof.distill.run import distill as make
     except ModuleNotFoundError as error:
         raise ConfigError(f"distill needs {error.name}: pip install 'draftproof[torch]'") from error
-    from draftproof.backends.openvino.head import OpenVINOHead
     from draftproof.build import load_model
+    from draftproof.build.heads import load_head
     from draftproof.distill.speed import measure_speed
 
     plan = DistillPlan(
@@ -70,7 +70,7 @@ def distill(
     )
     made = make(target, tokenizer, plan, output, progress=notes.say)
     notes.say("measuring: the same prompts with and without the head")
-    runner = OpenVINOHead(made.head, *target.matrices(), threads=threads)  # type: ignore[attr-defined]
+    runner = load_head(str(output), target, precision=precision.value, threads=threads)
     rows = measure_speed(target, tokenizer, runner)
     if as_json:
         from draftproof.cli.json_lines import json_line

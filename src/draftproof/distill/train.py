@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -176,33 +176,27 @@ def train(
     """
     state = _State(head, plan)
     checkpoint = folder / CHECKPOINT
-    batches = training_batches(
-        corpus, plan.batch_tokens, np.random.default_rng([plan.seed, state.num_updates])
-    )
-    if checkpoint.is_file():
+    is_fresh = not checkpoint.is_file()
+    if not is_fresh:
         state.load(checkpoint)
+        state.num_vain = 0  # whoever gives more time wants it used
         progress(f"going on after {state.num_updates} updates")
-    else:
+    order = np.random.default_rng([plan.seed, state.num_updates])
+    batches = training_batches(corpus, plan.batch_tokens, order)
+    if is_fresh:
         linear_start(head, target, _first(batches, _LINEAR_POSITIONS))
     held_out = held_out_batches(corpus, _MEASURED, plan.batch_tokens)
-    before = state.seconds
-    start = last = clock()
-    found = _measured(state, target, held_out, plan, progress)
-    reason = "the time is over"
-    for batch in batches:
-        state.seconds = before + clock() - start
-        left = 1.0 - (state.seconds - before) / plan.seconds
-        if left <= 0:
-            break
-        _update(state, target, batch, plan, left)
-        if clock() - last >= plan.measure_every_s:
-            last = clock()
-            found = _measured(state, target, held_out, plan, progress)
-            state.save(checkpoint)
-            if state.num_vain >= plan.patience:
-                reason = f"no gain in {plan.patience} measurements"
-                break
-    found = _measured(state, target, held_out, plan, progress)
+
+    def measure() -> HeldOut:
+        return _measured(state, target, held_out, plan, progress)
+
+    measure()
+    try:
+        reason = _descend(state, target, batches, plan, clock, measure, checkpoint)
+    except KeyboardInterrupt:
+        state.save(checkpoint)
+        raise
+    found = measure()
     state.save(checkpoint)
     if found.score < state.best_score:
         head.load_state_dict(state.best)
@@ -217,11 +211,38 @@ def train(
     )
 
 
-def _first(batches: Any, num_positions: int) -> list[Batch]:
-    """Return as many batches as have that many positions, or a pass's worth of them."""
+def _descend(
+    state: _State,
+    target: TargetHead,
+    batches: Iterator[Batch],
+    plan: TrainingPlan,
+    clock: Callable[[], float],
+    measure: Callable[[], HeldOut],
+    checkpoint: Path,
+) -> str:
+    """Update until the time is over or nothing is gained; return which of them it was."""
+    before = state.seconds
+    start = last = clock()
+    for batch in batches:
+        state.seconds = before + clock() - start
+        left = 1.0 - (state.seconds - before) / plan.seconds
+        if left <= 0:
+            break
+        _update(state, target, batch, plan, left)
+        if clock() - last >= plan.measure_every_s:
+            last = clock()
+            measure()
+            state.save(checkpoint)
+            if state.num_vain >= plan.patience:
+                return f"no gain in {plan.patience} measurements"
+    return "the time is over"
+
+
+def _first(batches: Iterator[Batch], num_positions: int) -> list[Batch]:
+    """Return as many batches as have that many positions; they may repeat."""
     found: list[Batch] = []
     total = 0
-    while total < num_positions and len(found) < num_positions:
+    while total < num_positions:
         found.append(next(batches))
         total += int(found[-1].lengths.sum())
     return found

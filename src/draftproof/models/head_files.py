@@ -36,9 +36,9 @@ from draftproof.errors import ModelFileError
 from draftproof.models.tensor_file import read_tensors, write_tensors
 
 __all__ = [
-    "BUILT_IN_HEADS",
     "HeadShape",
     "HeadWeights",
+    "built_in_heads",
     "find_head",
     "is_head",
     "read_head",
@@ -47,8 +47,8 @@ __all__ = [
 
 _CONFIG, _WEIGHTS = "config.json", "model.safetensors"
 _FOLDER: Final = Path(__file__).parent / "heads"
-#: Heads that come with the package, by name, and the folder of each.
-BUILT_IN_HEADS: Final[tuple[tuple[str, str], ...]] = (("smollm2-head", "smollm2-135m-instruct"),)
+#: Names of heads that come with the package, and the folder of each.
+_NAMED: Final = (("smollm2-head", "smollm2-135m-instruct"),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,13 +143,19 @@ class HeadWeights:
     notes: Mapping[str, Any]
 
 
+def built_in_heads() -> dict[str, Path]:
+    """Return the heads that this installation has, by name."""
+    found = {name: _FOLDER / folder for name, folder in _NAMED}
+    return {name: folder for name, folder in found.items() if (folder / _CONFIG).is_file()}
+
+
 def find_head(ref: str) -> Path:
     """Return the folder that a name or a path of a head means.
 
     Parameters
     ----------
     ref : str
-        A name of `BUILT_IN_HEADS`, or the path of a folder.
+        A name of `built_in_heads`, or the path of a folder.
 
     Returns
     -------
@@ -161,13 +167,11 @@ def find_head(ref: str) -> Path:
     ModelFileError
         If it holds no head.
     """
-    folder = dict(BUILT_IN_HEADS).get(ref)
-    path = Path(ref).expanduser() if folder is None else _FOLDER / folder
+    known = built_in_heads()
+    path = known.get(ref, Path(ref).expanduser())
     if not (path / _CONFIG).is_file() or not (path / _WEIGHTS).is_file():
-        names = ", ".join(name for name, _folder in BUILT_IN_HEADS)
-        raise ModelFileError(
-            f"{ref}: no draft head; expected {names} or a folder with {_CONFIG} and {_WEIGHTS}"
-        )
+        expected = ", ".join([*known, f"a folder with {_CONFIG} and {_WEIGHTS}"])
+        raise ModelFileError(f"{ref}: no draft head; expected {expected}")
     return path
 
 
@@ -182,9 +186,9 @@ def is_head(ref: str) -> bool:
     Returns
     -------
     bool
-        True for names of `BUILT_IN_HEADS` and for folders whose ``config.json`` says so.
+        True for names of `built_in_heads` and for folders whose ``config.json`` says so.
     """
-    if ref in dict(BUILT_IN_HEADS):
+    if ref in built_in_heads():
         return True
     try:
         config = json.loads((Path(ref).expanduser() / _CONFIG).read_text(encoding="utf-8"))

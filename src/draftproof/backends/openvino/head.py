@@ -102,11 +102,12 @@ class OpenVINOHead:
             If the runtime fails.
         """
         groups = self.shape.num_heads // self.shape.num_kv_heads
-        held = (features, token_ids, positions, keys, values, np.tile(mask, (1, groups, 1)))
+        given = (features, token_ids, positions, keys, values, np.tile(mask, (1, groups, 1)))
+        # The runtime reads these arrays themselves: they live until it has run.
+        held = [np.ascontiguousarray(array) for array in given]
         try:
             for name, array in zip(_INPUTS, held, strict=True):
-                tensor = ov.Tensor(np.ascontiguousarray(array), shared_memory=True)
-                self._request.set_tensor(name, tensor)
+                self._request.set_tensor(name, ov.Tensor(array, shared_memory=True))
             self._request.infer()
         except RuntimeError as error:
             raise BackendError(f"the draft head failed: {last_line(error)}") from error

@@ -11,6 +11,7 @@ import pytest
 from draftproof.bench.endpoint_runner import Connection, EndpointRunner
 from draftproof.bench.figures import figure
 from draftproof.bench.measured import Gaps, Measurement
+from draftproof.bench.memory_check import memory_warnings
 from draftproof.bench.run_record import Arm, Condition
 from draftproof.bench.running import Bench, run_bench
 from draftproof.bench.streams import Ask, Load, gaps_of
@@ -223,3 +224,19 @@ def test_a_second_server_is_the_plain_arm(tools, fake):
     cell = next(cell for cell in record.cells if cell.arm == "served")
     assert cell.speedup.value == pytest.approx(3.0, rel=1e-6)
     assert record.verdicts[0].decision == "speculate"
+
+
+@pytest.mark.parametrize(("speedup", "is_told"), [(1.0, False), (1.1, False), (3.0, True)])
+def test_a_server_that_remembers_outputs_is_told(tools, connect, speedup, is_told):
+    seen = set()
+
+    def gap_of(body):
+        text = repr(body["messages"])
+        gap_s = 0.04 / speedup if text in seen else 0.04
+        seen.add(text)
+        return gap_s
+
+    runner, _ = connect(gap_of=gap_of)
+    found = memory_warnings(runner, SERVED, tools.NumberedPrompts().prompt)
+    assert bool(found) == is_told
+    assert not is_told or "3.00 times as fast" in found[0]

@@ -62,15 +62,15 @@ def test_stopping_without_spending_the_error_would_fail():
     """The planted fault: looking after every round at the whole error loses the confidence."""
     rng = random.Random(1)
     hits = 0
-    for _ in range(TRIALS):
+    for _ in range(600):
         values = []
-        while len(values) < 60:
+        while len(values) < 40:
             values.append(lognormal(rng, 1.8, 0.2))
             found = estimate(values, 0.05)
             if found.low is not None and not covers(found, 1.8):
                 break
         hits += covers(found, 1.8)
-    assert hits < FEWEST
+    assert hits < 548
 
 
 def test_errors_of_all_looks_sum_to_the_error():

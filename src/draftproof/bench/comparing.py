@@ -161,7 +161,8 @@ def shift_estimate(left: Sequence[float], right: Sequence[float], error: float) 
     n, m = len(left), len(right)
     if not n or not m:
         return Estimate(None, None, None, m)
-    shifts = sorted(math.log(b) - math.log(a) for a in left for b in right)
+    logs = [[math.log(value) for value in side] for side in (left, right)]
+    shifts = sorted(b - a for a in logs[0] for b in logs[1])
     middle = math.exp(statistics.median(shifts))
     rank = _mann_whitney_rank(n, m, error)
     if not rank:

@@ -51,8 +51,10 @@ def endpoint_subject(
         If a server does not answer, or cannot do what is asked.
     """
     from draftproof.bench.endpoint_runner import Connection, EndpointRunner
+    from draftproof.bench.memory_check import memory_warnings
     from draftproof.bench.run_record import Arm, Subject
     from draftproof.bench.settings import arms_of, kappas_of
+    from draftproof.bench.workloads import Workloads
 
     if sweep is not None and baseline is not None:
         raise ConfigError("--sweep and --baseline; expected one of them")
@@ -98,7 +100,13 @@ def endpoint_subject(
         baseline_url=addresses[1] if baseline is not None else None,
     )
     return MeasuredSubject(
-        subject, runner, arms, is_chat, shares_cache=sweep is not None, warnings=warnings
+        subject,
+        runner,
+        arms,
+        is_chat,
+        shares_cache=sweep is not None,
+        warnings=warnings,
+        finish=lambda: memory_warnings(runner, arms[-1], Workloads().prompt),
     )
 
 

@@ -18,6 +18,7 @@ from draftproof.proposers import (
     RetokenisedProposer,
     SuffixProposer,
 )
+from draftproof.proposers.draft_head import DraftHeadProposer, HeadRunner
 
 __all__ = ["DRAFTLESS", "make_more_proposers", "make_proposers"]
 
@@ -37,6 +38,7 @@ def make_proposers(
     draft: ModelBackend | None = None,
     *,
     link: DraftLink | None = None,
+    head: HeadRunner | None = None,
 ) -> list[Proposer]:
     """Make the drafters that a configuration names.
 
@@ -50,6 +52,8 @@ def make_proposers(
         The loaded draft model, for the methods that have one.
     link : DraftLink, optional
         How its ids and the target's belong together; the same ids when None.
+    head : HeadRunner, optional
+        The loaded draft head, for ``"draft_head"``.
 
     Returns
     -------
@@ -59,7 +63,7 @@ def make_proposers(
     Raises
     ------
     ConfigError
-        If the method needs a draft model and none is given.
+        If the method needs a draft model or a head and none is given.
     """
     match config.method:
         case "none":
@@ -74,6 +78,16 @@ def make_proposers(
             return [_draft_model(config, vocab_size, draft, link)]
         case "early_exit":
             return [_draft_model(config, vocab_size, draft, None)]
+        case "draft_head":
+            if head is None:
+                raise ConfigError("method 'draft_head' needs a draft head; none was loaded")
+            return [
+                DraftHeadProposer(
+                    head,
+                    temperature=_draft_temperature(config),
+                    min_confidence=config.min_confidence or 0.0,
+                )
+            ]
         case "ngram_tree":
             return [
                 NgramTreeProposer(

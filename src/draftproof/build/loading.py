@@ -10,11 +10,13 @@ from typing import Any
 from draftproof.build.draft_links import DraftLink, early_exit, link_vocabularies
 from draftproof.build.drafters import make_more_proposers, make_proposers
 from draftproof.build.grammars import lazy_constraints
+from draftproof.build.heads import load_head
 from draftproof.build.lengths import make_policy
 from draftproof.build.runtimes import PRECISIONS, Progress, RuntimeOptions, load_model
 from draftproof.build.speculative import SpeculativeConfig
 from draftproof.core.protocols import ModelBackend
 from draftproof.engine import Engine, EngineCore, SchedulerConfig
+from draftproof.proposers.draft_head import HeadRunner
 
 __all__ = ["PRECISIONS", "load", "load_model"]
 
@@ -127,6 +129,7 @@ def load(
         runtime=runtime,
         kv_cache_bytes=kv_cache_bytes,
         deterministic=deterministic,
+        with_hidden=config.method == "draft_head",
         cache_dir=cache_dir,
         progress=say,
         context_length=context_length,
@@ -136,7 +139,11 @@ def load(
     link: DraftLink | None = None
     if config.num_layers is not None:
         draft = early_exit(target, config.num_layers)
-    if config.model is not None:
+    head: HeadRunner | None = None
+    if config.model is not None and config.method == "draft_head":
+        chosen = draft_precision or precision or PRECISIONS[0]
+        head = load_head(config.model, target, precision=chosen, threads=threads)
+    elif config.model is not None:
         draft, draft_tokenizer = load_model(
             config.model,
             runtime=replace(runtime, precision=draft_precision or precision),
@@ -148,7 +155,7 @@ def load(
         )
         sizes = (target.info.vocab_size, draft.info.vocab_size)
         link = link_vocabularies(config, (tokenizer, draft_tokenizer), sizes, say)
-    proposers = make_proposers(config, target.info.vocab_size, draft, link=link)
+    proposers = make_proposers(config, target.info.vocab_size, draft, link=link, head=head)
     policy, note = make_policy(config, target.info, proposers[0].name if proposers else "none")
     core = EngineCore(
         target,

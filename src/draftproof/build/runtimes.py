@@ -117,6 +117,7 @@ def load_model(
     kv_cache_bytes: int | None = None,
     threads: int | None = None,
     deterministic: bool = False,
+    with_hidden: bool = False,
     cache_dir: Path | None = None,
     progress: Progress | None = None,
 ) -> tuple[ModelBackend, Tokenizer]:
@@ -135,6 +136,8 @@ def load_model(
         Limits; see `load`.
     deterministic : bool, default False
         Let the runtime pad small passes, so that they round as larger ones do.
+    with_hidden : bool, default False
+        Keep the hidden states of each pass for a drafter that reads them.
     cache_dir : Path, optional
         Where downloads and prepared models are kept.
     progress : callable, optional
@@ -160,8 +163,15 @@ def load_model(
     name = _runtime_of(source, chosen)
     chosen.refuse_others(name, source.name)
     if name == "torch":
-        return _load_torch(source, chosen, context_length, kv_cache_bytes, threads, say)
+        return _load_torch(
+            source, chosen, context_length, kv_cache_bytes, threads, with_hidden, say
+        )
     if name == "llamacpp":
+        if with_hidden:
+            raise ConfigError(
+                "draft heads read hidden states, which the llamacpp backend does not give; "
+                "expected openvino or torch"
+            )
         return _load_llama_cpp(source, chosen, context_length, kv_cache_bytes, threads, say)
     folder = source.path
     if source.kind != "openvino-ir":
@@ -177,6 +187,7 @@ def load_model(
         context_length=context_length,
         threads=threads,
         deterministic=deterministic,
+        with_hidden=with_hidden,
     )
     return backend, tokenizer
 
@@ -215,6 +226,7 @@ def _load_torch(
     context_length: int | None,
     kv_cache_bytes: int | None,
     threads: int | None,
+    with_hidden: bool,
     say: Progress,
 ) -> tuple[ModelBackend, Tokenizer]:
     torch_hf = _torch_hf()
@@ -228,6 +240,7 @@ def _load_torch(
         kv_cache_bytes=kv_cache_bytes,
         threads=threads,
         host_logits=True,
+        with_hidden=with_hidden,
         **chosen.of("torch"),
     )
     return backend, tokenizer

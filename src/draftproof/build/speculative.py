@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from draftproof.build.rules import RULE_OWNERS, rule_from
 from draftproof.errors import ConfigError
+from draftproof.models.head_files import is_head
 from draftproof.verify import AllowLossy
 
 __all__ = ["SpeculativeConfig"]
@@ -27,6 +28,7 @@ DEFAULT_KAPPA = {
     "prediction": 12,
     "draft_model": 3,
     "early_exit": 3,
+    "draft_head": 3,
     "hybrid": 8,
     "ngram_tree": 8,
     "draft_model_tree": 10,
@@ -38,6 +40,7 @@ DEFAULT_KAPPA = {
 AUTO_KAPPA = {"ngram": 15, "suffix": 15, "prediction": 15, "draft_model": 8, "hybrid": 12}
 
 _MODEL = ("draft_model", "hybrid", "draft_model_tree")
+_LAWFUL = (*_MODEL, "draft_head")
 #: Methods that may take the target's first layers for a draft model.
 _EXITS = ("early_exit", "hybrid", "draft_model_tree")
 _NGRAM = ("ngram", "ngram_tree")
@@ -46,12 +49,12 @@ _SUFFIX = ("suffix", "hybrid")
 _PREDICTION = ("prediction", "hybrid")
 #: Which methods a key acts on, for every key that does not act on all of them.
 OWNERS = {
-    "model": _MODEL,
+    "model": _LAWFUL,
     "num_layers": _EXITS,
     "vocab_mapping": _MODEL,
-    "draft_sample_method": (*_MODEL, "early_exit"),
-    "draft_temperature": (*_MODEL, "early_exit"),
-    "min_confidence": ("draft_model", "early_exit", "hybrid"),
+    "draft_sample_method": (*_LAWFUL, "early_exit"),
+    "draft_temperature": (*_LAWFUL, "early_exit"),
+    "min_confidence": ("draft_model", "early_exit", "draft_head", "hybrid"),
     "prompt_lookup_min": _NGRAM,
     "prompt_lookup_max": _NGRAM,
     "tree_max_paths": ("ngram_tree",),
@@ -78,12 +81,14 @@ class SpeculativeConfig(BaseModel):
     ----------
     method : str
         ``"none"``, ``"ngram"``, ``"suffix"``, ``"prediction"``, ``"draft_model"``,
-        ``"early_exit"``, ``"hybrid"``, ``"ngram_tree"``
+        ``"draft_head"``, ``"early_exit"``, ``"hybrid"``, ``"ngram_tree"``
         or ``"draft_model_tree"``.
-        The drafter. ``"draft_model"`` when only ``model`` is given. ``"hybrid"`` drafts
+        The drafter. When only ``model`` is given, ``"draft_head"`` where it is a head, else
+        ``"draft_model"``. ``"hybrid"`` drafts
         from the request's prediction, else from suffixes, and lets the model go on.
     model : str, optional
-        The draft model, for ``"draft_model"`` and ``"hybrid"``.
+        The draft model, for ``"draft_model"`` and ``"hybrid"``; the name or the folder of a
+        head, for ``"draft_head"``.
     num_layers : int, optional
         *Ours*: how many of the target's own layers ``"early_exit"`` drafts with, followed by
         its final norm and head. ``"hybrid"`` and ``"draft_model_tree"`` take it in place of
@@ -166,6 +171,7 @@ class SpeculativeConfig(BaseModel):
         "prediction",
         "draft_model",
         "early_exit",
+        "draft_head",
         "hybrid",
         "ngram_tree",
         "draft_model_tree",
@@ -225,7 +231,7 @@ class SpeculativeConfig(BaseModel):
                 f"num_speculative_tokens is {self.num_speculative_tokens} but no method drafts; "
                 f"name one of {', '.join(repr(name) for name in DEFAULT_KAPPA if name != 'none')}"
             )
-        if self.method in _MODEL and self.model is None and self.num_layers is None:
+        if self.method in _LAWFUL and self.model is None and self.num_layers is None:
             raise ValueError(f"method {self.method!r} needs model")
         self._check_exit()
         self._check_lengths()
@@ -271,6 +277,10 @@ class SpeculativeConfig(BaseModel):
     def _check_lengths(self) -> None:
         """Refuse lengths that contradict one another or that nobody could choose."""
         ranges = self.num_speculative_tokens_per_batch_size
+        if self.is_auto and self.method == "draft_head":
+            raise ValueError(
+                "num_speculative_tokens 'auto' knows no costs of draft heads; expected a number"
+            )
         if self.is_auto and self.method in _TREES:
             raise ValueError(
                 f"num_speculative_tokens 'auto' counts chains only; {self.method!r} drafts "
@@ -361,7 +371,8 @@ class SpeculativeConfig(BaseModel):
             # Records and rules are spelled with hyphens; nobody shall have to remember which.
             data["method"] = data["method"].replace("-", "_")
         if data.get("model") is not None:
-            data.setdefault("method", "draft_model")
+            is_a_head = is_head(str(data["model"]))
+            data.setdefault("method", "draft_head" if is_a_head else "draft_model")
         try:
             return cls(**data)
         except ValidationError as error:

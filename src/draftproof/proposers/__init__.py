@@ -1,5 +1,6 @@
 """Drafters: what guesses the next tokens, and the law it guessed them from."""
 
+from draftproof.proposers.draft_head import DraftHeadProposer
 from draftproof.proposers.draft_model import DraftModelProposer
 from draftproof.proposers.hybrid import HybridProposer
 from draftproof.proposers.ngram import NgramProposer
@@ -16,6 +17,7 @@ from draftproof.proposers.tree_ngram import NgramTreeProposer
 from draftproof.proposers.vocabularies import DraftVocabulary, SharedVocabulary
 
 __all__ = [
+    "DraftHeadProposer",
     "DraftModelProposer",
     "DraftModelTreeProposer",
     "DraftVocabulary",

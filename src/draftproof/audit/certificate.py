@@ -13,7 +13,7 @@ from draftproof.audit.evidence_file import SCHEMA, Evidence
 from draftproof.audit.verdict import Verdict, judge
 from draftproof.errors import ConfigError
 
-__all__ = ["Certificate", "recompute"]
+__all__ = ["Certificate", "recompute", "same_values"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,15 +120,26 @@ def recompute(certificate: Certificate) -> tuple[Verdict, tuple[str, ...]]:
     verdict = judge(certificate.evidence)
     again, held = verdict.to_json(), certificate.verdict
     names = sorted(again.keys() | held.keys())
-    return verdict, tuple(name for name in names if not _equal(again.get(name), held.get(name)))
+    return verdict, tuple(n for n in names if not same_values(again.get(n), held.get(n)))
 
 
-def _equal(left: Any, right: Any) -> bool:
-    """Compare stored values; floats up to what another build of numpy may round."""
+def same_values(left: Any, right: Any) -> bool:
+    """Compare stored values; floats up to what another build of numpy may round.
+
+    Parameters
+    ----------
+    left, right : object
+        Of dicts, lists, strings, numbers and None.
+
+    Returns
+    -------
+    bool
+        Whether they say the same.
+    """
     if isinstance(left, dict) and isinstance(right, dict):
-        return left.keys() == right.keys() and all(_equal(left[k], right[k]) for k in left)
+        return left.keys() == right.keys() and all(same_values(left[k], right[k]) for k in left)
     if isinstance(left, list) and isinstance(right, list):
-        return len(left) == len(right) and all(map(_equal, left, right))
+        return len(left) == len(right) and all(map(same_values, left, right))
     if isinstance(left, float) and isinstance(right, (int, float)):
         return math.isclose(left, right, rel_tol=1e-9, abs_tol=1e-12)
     return bool(left == right)

@@ -21,10 +21,18 @@ from draftproof.evidence.independence import DependenceTest, serial_test
 from draftproof.evidence.localise import NodeTest, localise
 from draftproof.evidence.power import Power, power_of_fixture, smallest_detectable
 
-__all__ = ["Verdict", "judge"]
+__all__ = [
+    "NAMED_NODES",
+    "Verdict",
+    "diagnosis_of",
+    "findings_of",
+    "judge",
+    "pooled_acceptance",
+    "silent_prompts",
+]
 
 #: Prefixes that a verdict names.
-_NAMED_NODES = 5
+NAMED_NODES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +125,7 @@ def judge(evidence: Evidence) -> Verdict:
     )
     combined = combine([test.p_value for test in tests])
     worst = prompts[combined.worst]
-    acceptance = _acceptance(evidence)
+    acceptance = pooled_acceptance(evidence)
     dependence = tuple(
         serial_test(p.serial, seed=plan.seed) for p in prompts if p.serial is not None
     )
@@ -125,8 +133,8 @@ def judge(evidence: Evidence) -> Verdict:
     nodes: tuple[NodeTest, ...] = ()
     diagnosis = None
     if combined.rejects(plan.alpha):
-        nodes = tuple(localise(worst.law, worst.counts, calibrations)[:_NAMED_NODES])
-        diagnosis = _diagnosis(worst, calibrations)
+        nodes = tuple(localise(worst.law, worst.counts, calibrations)[:NAMED_NODES])
+        diagnosis = diagnosis_of(worst, calibrations)
     dependent = any(test.p_value <= plan.alpha for test in dependence)
     verdict, reason = _decide(evidence, combined, tests, acceptance, dependent, shared)
     return Verdict(
@@ -144,7 +152,7 @@ def judge(evidence: Evidence) -> Verdict:
         diagnosis,
         acceptance,
         dependence,
-        _findings(verdict, acceptance, dependent, diagnosis),
+        findings_of(verdict, acceptance, dependent, diagnosis),
     )
 
 
@@ -166,8 +174,19 @@ def _sensitivity(evidence: Evidence, calibrations: Calibrations) -> tuple[float,
     return shared, single, power
 
 
-def _acceptance(evidence: Evidence) -> AcceptanceAudit | None:
-    """Pool the rounds of all prompts, each against the optimum of its own text."""
+def pooled_acceptance(evidence: Evidence) -> AcceptanceAudit | None:
+    """Pool the rounds of all prompts, each against the optimum of its own text.
+
+    Parameters
+    ----------
+    evidence : Evidence
+        Logs, laws and plan.
+
+    Returns
+    -------
+    AcceptanceAudit, optional
+        None where no rounds were reported.
+    """
     logs = [prompt.rounds for prompt in evidence.prompts if prompt.rounds is not None]
     if not logs:
         return None
@@ -201,7 +220,21 @@ def _optima(evidence: Evidence, prompt: PromptEvidence, kappa: int) -> tuple[flo
     return promised, ceiling
 
 
-def _diagnosis(prompt: PromptEvidence, calibrations: Calibrations) -> Diagnosis | None:
+def diagnosis_of(prompt: PromptEvidence, calibrations: Calibrations) -> Diagnosis | None:
+    """Return which fault explains a prompt's counts.
+
+    Parameters
+    ----------
+    prompt : PromptEvidence
+        The prompt.
+    calibrations : Calibrations
+        The calibrations of the run.
+
+    Returns
+    -------
+    Diagnosis, optional
+        None where target and drafter are not known.
+    """
     if prompt.model is None:
         return None
     model = prompt.model
@@ -230,11 +263,9 @@ def _decide(
         return "not enough evidence", "the draws depend on each other and may not be pooled"
     if combined.rejects(plan.alpha):
         return "biased", f"p = {combined.p_value:.2g}, at most {plan.alpha:g} was allowed"
-    if evidence.expects_speculation and acceptance and not acceptance.num_drafted:
-        return "not enough evidence", "nothing was drafted: plain decoding was audited"
-    plain = [p.name for p in evidence.prompts if _is_plain(p)]
-    if evidence.expects_speculation and plain:
-        return "not enough evidence", f"nothing was drafted after {', '.join(map(repr, plain))}"
+    silent = silent_prompts(evidence, acceptance)
+    if silent:
+        return "not enough evidence", silent
     if smallest > plan.tv:
         size = f"a bias of TV {smallest:.3g} or more"
         return "not enough evidence", f"only {size} would have been seen, {plan.tv:g} was asked for"
@@ -251,12 +282,53 @@ def _is_plain(prompt: PromptEvidence) -> bool:
     return prompt.totals is not None and not prompt.totals.shows_speculation
 
 
-def _findings(
+def silent_prompts(evidence: Evidence, acceptance: AcceptanceAudit | None) -> str:
+    """Say where nothing was drafted although speculation was to be audited.
+
+    Parameters
+    ----------
+    evidence : Evidence
+        Logs of the prompts.
+    acceptance : AcceptanceAudit, optional
+        Of all of them.
+
+    Returns
+    -------
+    str
+        Empty where every prompt was drafted after, or nobody expects it.
+    """
+    if not evidence.expects_speculation:
+        return ""
+    if acceptance and not acceptance.num_drafted:
+        return "nothing was drafted: plain decoding was audited"
+    plain = [p.name for p in evidence.prompts if _is_plain(p)]
+    return f"nothing was drafted after {', '.join(map(repr, plain))}" if plain else ""
+
+
+def findings_of(
     verdict: str,
     acceptance: AcceptanceAudit | None,
     is_dependent: bool,
     diagnosis: Diagnosis | None,
 ) -> tuple[str, ...]:
+    """Return what is worth telling, in words.
+
+    Parameters
+    ----------
+    verdict : str
+        The verdict.
+    acceptance : AcceptanceAudit, optional
+        Measured acceptance.
+    is_dependent : bool
+        Whether draws depend on each other.
+    diagnosis : Diagnosis, optional
+        The explanation.
+
+    Returns
+    -------
+    tuple of str
+        Most important first.
+    """
     found = []
     if is_dependent:
         found.append("draws depend on each other")

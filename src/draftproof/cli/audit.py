@@ -111,34 +111,24 @@ def show(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Recompute every statistic of a certificate from its counts.
+    """Recompute every statistic of a certificate of any kind from its evidence.
 
-    Exits with the code of the verdict that follows from the counts, and with 1 where the
+    Exits with the code of the verdict that follows from it, and with 1 where the
     stored one does not follow.
     """
-    from draftproof.audit import Certificate, recompute
-    from draftproof.audit.subjects import facts_of, facts_of_on_off, judge_on_off
-    from draftproof.audit.subjects.on_off import load_on_off
+    from draftproof.audit.kinds import check
 
     context: CliContext = ctx.obj
     notes = Notes(quiet=quiet)
-    pair = load_on_off(certificate)
-    if pair is not None:
-        held, stored = pair
-        on_off = judge_on_off(held)
-        again, code, facts = on_off.to_json(), on_off.exit_code, facts_of_on_off(held, on_off)
-        differences = tuple(k for k in sorted({*again, *stored}) if again.get(k) != stored.get(k))
-    else:
-        found = Certificate.load(certificate)
-        verdict, differences = recompute(found)
-        again, code = verdict.to_json(), verdict.exit_code
-        facts = facts_of(found.evidence, verdict)
+    checked = check(certificate)
     if as_json:
-        write_data(json_line({"verdict": again, "differences": list(differences)}))
+        again = checked.verdict.to_json()
+        write_data(json_line({"verdict": again, "differences": list(checked.differences)}))
     else:
-        show_facts(context, facts)
-    if differences:
-        notes.say(f"{certificate}: does not follow from the counts: {', '.join(differences)}")
+        show_facts(context, checked.facts)
+    if checked.differences:
+        named = ", ".join(checked.differences)
+        notes.say(f"{certificate}: does not follow from the evidence: {named}")
         raise typer.Exit(1)
-    notes.say("every stored statistic follows from the counts")
-    raise typer.Exit(code)
+    notes.say("every stored statistic follows from the evidence")
+    raise typer.Exit(checked.verdict.exit_code)

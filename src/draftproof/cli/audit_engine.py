@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from draftproof.cli import audit_engine_modes as m
 from draftproof.cli import audit_options as a
 from draftproof.cli import options as o
 from draftproof.cli import values as v
 from draftproof.cli.audit_finish import Outputs, finish, versions
+from draftproof.cli.audit_sequential import Sequential, drawn_evidence
 from draftproof.cli.context import CliContext, Loader, Notes
 from draftproof.errors import ConfigError
 
 if TYPE_CHECKING:
     from draftproof.audit import Evidence
-    from draftproof.audit.subjects import EngineSubject
+    from draftproof.audit.sequential import SequentialEvidence
+    from draftproof.audit.subjects import Draws, EngineSubject, TableRecipe
     from draftproof.engine import Engine
 
 __all__ = ["engine"]
@@ -85,6 +88,11 @@ def engine(
             rich_help_panel=TABLE,
         ),
     ] = None,
+    stream: m.Stream = False,
+    greedy: m.Greedy = False,
+    state: m.State = False,
+    matrix: m.Matrix = False,
+    tokens: m.Tokens = None,
     prompt: a.PromptText = None,
     prompt_ids: a.PromptIds = None,
     prompts: a.PromptsFile = None,
@@ -102,6 +110,7 @@ def engine(
     power: a.PowerOf = 0.99,
     calibration_samples: a.Calibration = 20_000,
     seed: a.Seed = None,
+    sequential: Sequential = False,
     processes: Annotated[
         int | None,
         typer.Option(
@@ -118,6 +127,11 @@ def engine(
     """Audit our own engine: draws of many short requests against the enumerated law."""
     context: CliContext = ctx.obj
     outputs = Outputs(as_json, html, save, Notes(quiet=quiet))
+    mode = m.chosen_mode(
+        ctx, is_table=table, stream=stream, greedy=greedy, state=state, matrix=matrix
+    )
+    if mode is m.Mode.MATRIX and not m.given(ctx, ["tv"]):
+        tv = 0.1  # every cell is an audit of its own
     size = a.AuditSize(draws, tv, alpha, power, calibration_samples, seed)
     size.plan()  # refuses rates that are none before anything is loaded
     if table:
@@ -136,8 +150,8 @@ def engine(
             )
         name = "standard" if rule is None else rule.value
         workers = processes if processes is not None else os.cpu_count() or 1
-        evidence = _of_tables(size, outputs, name, num_speculative_tokens, plant or "", workers)
-        finish(context, evidence, outputs)
+        recipe = _table_recipe(name, num_speculative_tokens, plant or "")
+        finish(context, _of_tables(size, outputs, recipe, workers, sequential), outputs)
     if plant is not None:
         raise ConfigError(f"--plant {plant}: expected --table beside it")
     config = v.speculative_config(
@@ -168,36 +182,70 @@ def engine(
         "cache_dir": context.cache_dir,
     }
     policy = a.policy_of(horizon, **knobs)  # refused before a model is loaded
-    recipe = _LoadedRecipe(context.load, model, config, options, _silent)
+    loaded_by = _LoadedRecipe(context.load, model, config, options, _silent)
     outputs.notes.say(f"loading {model}")
     workers = 1 if processes is None else processes
-    with recipe.engine() as loaded:
-        asked = a.prompts_of(prompt, prompt_ids, prompts, loaded.core.tokenizer)
-        evidence = _of_engine(size, outputs, loaded, recipe, asked, policy, workers)
+    with loaded_by.engine() as loaded:
+        default = a.DEFAULT_PROMPTS[: 1 if mode is m.Mode.MATRIX else None]
+        asked = a.prompts_of(prompt, prompt_ids, prompts, loaded.core.tokenizer, default)
+        evidence: Any
+        if mode is m.Mode.LAW:
+            evidence = _of_engine(
+                size, outputs, loaded, loaded_by, asked, policy, workers, sequential
+            )
+        else:
+            question = m.Question(
+                loaded.core, _subject(loaded, config), asked, size, tokens, outputs.notes.say
+            )
+            evidence = m.run_mode(mode, question, knobs, horizon)
     finish(context, evidence, outputs)
 
 
-def _of_tables(
-    size: a.AuditSize, outputs: Outputs, rule: str, kappa: int | None, fault: str, processes: int
-) -> Evidence:
-    from draftproof.audit import Evidence
+def _table_recipe(rule: str, kappa: int | None, fault: str) -> TableRecipe:
     from draftproof.audit.fixtures import FIXTURE_KAPPA
-    from draftproof.audit.subjects import TableRecipe, draw_all, prompt_evidence
-    from draftproof.audit.subjects.table_engine import PROMPT
+    from draftproof.audit.subjects import TableRecipe
 
-    recipe = TableRecipe(rule, FIXTURE_KAPPA if kappa is None else kappa, fault=fault)
-    law = recipe.law()
-    num, first = size.draws_for(len(law)), size.first_seed()
-    outputs.notes.say(f"{num} draws of {len(law)} outcomes in {processes} processes")
-    policy = a.policy_of(law.horizon)
-    (drawn,) = draw_all(recipe, [PROMPT], policy, num, first_seed=first, processes=processes)
-    planted = f", with the planted fault {fault!r}" if fault else ""
-    return Evidence(
-        f"draftproof's engine on tables, rule {rule}, {recipe.kappa} drafts{planted}",
-        size.plan(),
-        (prompt_evidence("table", law, drawn, recipe.model()),),
-        rule=rule if rule in ("standard", "block") else "",
-        notes={"seeds": f"from {first}", "versions": versions()},
+    return TableRecipe(rule, FIXTURE_KAPPA if kappa is None else kappa, fault=fault)
+
+
+def _of_tables(
+    size: a.AuditSize, outputs: Outputs, recipe: TableRecipe, processes: int, is_sequential: bool
+) -> Evidence | SequentialEvidence:
+    from draftproof.audit import Evidence
+    from draftproof.audit.subjects import prompt_evidence
+    from draftproof.audit.subjects.table_engine import PROMPT
+    from draftproof.audit.watch import Watched
+
+    law, rows, first = recipe.law(), recipe.model(), size.first_seed()
+    planted = f", with the planted fault {recipe.fault!r}" if recipe.fault else ""
+    name = f"draftproof's engine on tables, rule {recipe.rule}, {recipe.kappa} drafts{planted}"
+
+    def evidence_of(drawn: Sequence[Draws]) -> Evidence:
+        return Evidence(
+            name,
+            size.plan(),
+            (prompt_evidence("table", law, drawn[0], rows),),
+            rule=recipe.rule if recipe.rule in ("standard", "block") else "",
+            notes={"seeds": f"from {first}", "versions": versions()},
+        )
+
+    return drawn_evidence(
+        recipe,
+        [Watched("table", PROMPT, law, a.policy_of(law.horizon), rows)],
+        size,
+        evidence_of,
+        first_seed=first,
+        processes=processes,
+        is_sequential=is_sequential,
+        say=outputs.notes.say,
+    )
+
+
+def _subject(loaded: Engine, config: Mapping[str, Any]) -> str:
+    info = loaded.core.target.info
+    return (
+        f"draftproof's engine on {info.name} ({info.runtime}, {info.precision}), "
+        f"speculation {dict(config) or 'none'}"
     )
 
 
@@ -209,11 +257,13 @@ def _of_engine(
     prompts: list[a.Prompt],
     policy: Any,
     processes: int,
-) -> Evidence:
+    is_sequential: bool,
+) -> Evidence | SequentialEvidence:
     from dataclasses import replace
 
     from draftproof.audit import Evidence
-    from draftproof.audit.subjects import EngineSubject, draw_all, prompt_evidence
+    from draftproof.audit.subjects import EngineSubject, prompt_evidence
+    from draftproof.audit.watch import Watched
     from draftproof.evidence import enumerate_law
 
     core = loaded.core
@@ -224,31 +274,32 @@ def _of_engine(
         )
         for p in prompts
     ]
-    num, first = size.draws_for(max(map(len, laws))), size.first_seed()
-    shapes = "/".join(str(len(law)) for law in laws)
-    outputs.notes.say(f"{num} draws of each of {len(laws)} prompts, {shapes} outcomes")
-    drawn = draw_all(
+    first = size.first_seed()
+
+    def evidence_of(drawn: Sequence[Draws]) -> Evidence:
+        return Evidence(
+            _subject(loaded, recipe.config),
+            size.plan(),
+            tuple(
+                prompt_evidence(p.name, law, draws)
+                for p, law, draws in zip(prompts, laws, drawn, strict=True)
+            ),
+            notes={
+                "policy": f"{policy.horizon} tokens, {_shown(policy.params)}",
+                "seeds": f"from {first}",
+                "versions": versions("openvino"),
+            },
+        )
+
+    return drawn_evidence(
         (lambda: EngineSubject(core)) if processes == 1 else recipe,
-        [p.ids for p in prompts],
-        policy,
-        num,
+        [Watched(p.name, p.ids, law, policy) for p, law in zip(prompts, laws, strict=True)],
+        size,
+        evidence_of,
         first_seed=first,
         processes=processes,
-    )
-    info = core.target.info
-    return Evidence(
-        f"draftproof's engine on {info.name} ({info.runtime}, {info.precision}), "
-        f"speculation {dict(recipe.config) or 'none'}",
-        size.plan(),
-        tuple(
-            prompt_evidence(p.name, law, draws)
-            for p, law, draws in zip(prompts, laws, drawn, strict=True)
-        ),
-        notes={
-            "policy": f"{policy.horizon} tokens, {_shown(policy.params)}",
-            "seeds": f"from {first}",
-            "versions": versions(_PACKAGES.get(info.runtime, info.runtime)),
-        },
+        is_sequential=is_sequential,
+        say=outputs.notes.say,
     )
 
 

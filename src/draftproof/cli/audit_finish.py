@@ -7,18 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
 from draftproof.cli.context import CliContext, Notes, write_data
 from draftproof.cli.json_lines import json_line
 
-if TYPE_CHECKING:
-    from draftproof.audit import Evidence
-    from draftproof.audit.subjects import OnOffEvidence
-
-__all__ = ["Outputs", "finish", "finish_on_off", "show_facts", "versions"]
+__all__ = ["Outputs", "finish", "show_facts", "versions"]
 
 _COLOURS = {"exact": "bold green", "biased": "bold red"}
 
@@ -67,15 +63,15 @@ def versions(*packages: str) -> str:
     return ", ".join(found)
 
 
-def finish(context: CliContext, evidence: Evidence, outputs: Outputs) -> None:
+def finish(context: CliContext, evidence: Any, outputs: Outputs) -> None:
     """Judge some evidence, show the verdict and exit with its code.
 
     Parameters
     ----------
     context : CliContext
         The terminal.
-    evidence : Evidence
-        Laws, counts and plan.
+    evidence : object
+        Evidence of any kind in `draftproof.audit.kinds.KINDS`.
     outputs : Outputs
         Where the result goes.
 
@@ -84,38 +80,11 @@ def finish(context: CliContext, evidence: Evidence, outputs: Outputs) -> None:
     typer.Exit
         Always: 0 exact, 1 biased, 3 not enough evidence.
     """
-    from draftproof.audit import Certificate, judge
-    from draftproof.audit.subjects import facts_of
+    from draftproof.audit.kinds import kind_of
 
-    verdict = judge(evidence)
-    stored = Certificate(evidence, verdict.to_json()).to_json()
-    _deliver(context, stored, facts_of(evidence, verdict), outputs)
-    raise typer.Exit(verdict.exit_code)
-
-
-def finish_on_off(context: CliContext, evidence: OnOffEvidence, outputs: Outputs) -> None:
-    """Judge a comparison; see `finish`.
-
-    Parameters
-    ----------
-    context : CliContext
-        The terminal.
-    evidence : OnOffEvidence
-        Counts and plan.
-    outputs : Outputs
-        Where the result goes.
-
-    Raises
-    ------
-    typer.Exit
-        Always: 0 exact, 1 biased, 3 not enough evidence.
-    """
-    from draftproof.audit.subjects import facts_of_on_off, judge_on_off
-    from draftproof.audit.subjects.on_off import SCHEMA
-
-    verdict = judge_on_off(evidence)
-    stored = {"schema": SCHEMA, "evidence": evidence.to_json(), "verdict": verdict.to_json()}
-    _deliver(context, stored, facts_of_on_off(evidence, verdict), outputs)
+    kind = kind_of(evidence)
+    verdict = kind.judge(evidence)
+    _deliver(context, kind.stored(evidence, verdict), kind.facts(evidence, verdict), outputs)
     raise typer.Exit(verdict.exit_code)
 
 

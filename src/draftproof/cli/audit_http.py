@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from draftproof.cli import audit_engine_modes as m
 from draftproof.cli import audit_options as a
 from draftproof.cli import options as o
 from draftproof.cli import values as v
-from draftproof.cli.audit_finish import Outputs, finish, finish_on_off, versions
+from draftproof.cli.audit_finish import Outputs, finish, versions
 from draftproof.cli.context import CliContext, Notes
 from draftproof.errors import ConfigError
 
 if TYPE_CHECKING:
     from draftproof.audit import Evidence
+    from draftproof.audit.matrix import MatrixEvidence
     from draftproof.audit.subjects import OnOffEvidence, Policy
     from draftproof.audit.subjects.http_completions import HttpCompletions
 
@@ -81,6 +84,7 @@ def http(
     connections: Annotated[
         int, typer.Option("--connections", help="Requests in flight.", rich_help_panel=SERVER)
     ] = 8,
+    matrix: m.Matrix = False,
     precision: o.PrecisionOf = o.Precision.INT8,
     prompt: a.PromptText = None,
     prompt_ids: a.PromptIds = None,
@@ -129,6 +133,14 @@ def http(
     extra = {} if body is None else v.json_object(body, "--body")
     on = HttpCompletions(url, Spelling(name, extra, not no_seed), connections=connections)
     named = (prompt, prompt_ids, prompts)
+    if matrix:
+        foreign = m.given(ctx, [*m.POLICY, "order", "off_url", "off_body"])
+        if foreign:
+            raise ConfigError(f"{', '.join(foreign)}: of no use with --matrix")
+        if reference == "none":
+            raise ConfigError("--matrix: expected --reference MODEL, whose laws it compares with")
+        evidence = _matrix(context, outputs, size, on, reference, precision.value, named, horizon)
+        finish(context, replace(evidence, subject=f"the server at {url}"), outputs)
     if reference != "none":
         if off_url is not None or off_body is not None:
             raise ConfigError("--off-url and --off-body are for --reference none")
@@ -145,7 +157,7 @@ def http(
     off = HttpCompletions(
         off_url or url, Spelling(name, switched, not no_seed), connections=connections
     )
-    finish_on_off(context, _on_off(outputs, size, on, off, policy, named, url), outputs)
+    finish(context, _on_off(outputs, size, on, off, policy, named, url), outputs)
 
 
 def _against_law(
@@ -203,6 +215,53 @@ def _against_law(
         tuple(parts),
         notes=notes | {"seeds": f"from {first}", "reference": reference, "versions": versions()},
     )
+
+
+def _matrix(
+    context: CliContext,
+    outputs: Outputs,
+    size: a.AuditSize,
+    server: HttpCompletions,
+    reference: str,
+    precision: str,
+    named: tuple[Any, Any, Any],
+    horizon: int,
+) -> MatrixEvidence:
+    """Ask for every parameter, against the laws of a local copy."""
+    from draftproof.audit.matrix_run import groups_of, run_matrix
+    from draftproof.audit.matrix_subjects import ServerMatrix, best_next_tokens
+
+    outputs.notes.say(f"loading {reference}")
+    with context.load(
+        reference,
+        speculative_config=None,
+        precision=precision,
+        cache_dir=context.cache_dir,
+        progress=outputs.notes.say,
+    ) as engine:
+        target, tokenizer = engine.core.target, engine.tokenizer
+        asked = a.prompts_of(*named, tokenizer, a.DEFAULT_PROMPTS[:1])
+        if len(asked) > 1:
+            raise ConfigError(f"{len(asked)} prompts with --matrix: expected one")
+        prompt = asked[0]
+        what = prompt.ids if prompt.text is None else prompt.text
+        subject = ServerMatrix(server, target, tokenizer.decode, what, prompt.ids)
+        # Whether a text shows its end token differs from server to server.
+        ranked = best_next_tokens(target, prompt.ids)
+        groups = groups_of(subject, ranked, horizon, without=["min_tokens"])
+        first = size.first_seed()
+        evidence = run_matrix(
+            subject,
+            "the server",
+            size.plan(),
+            groups,
+            horizon=horizon,
+            first_seed=first,
+            draws=size.draws,
+            say=outputs.notes.say,
+        )
+    notes = {"prompt": prompt.name, "seeds": f"from {first}", "reference": reference}
+    return replace(evidence, notes=notes | {"versions": versions()})
 
 
 def _on_off(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,11 +12,12 @@ import typer
 from draftproof.cli import audit_options as a
 from draftproof.cli import options as o
 from draftproof.cli.audit_finish import Outputs, finish, versions
+from draftproof.cli.audit_sequential import Sequential, drawn_evidence
 from draftproof.cli.context import CliContext, Notes
 from draftproof.errors import ConfigError
 
 if TYPE_CHECKING:
-    from draftproof.audit.subjects import LawFile, Policy
+    from draftproof.audit.subjects import Draws, LawFile, Policy
 
 __all__ = ["python", "reference_laws"]
 
@@ -59,6 +61,7 @@ def python(
     power: a.PowerOf = 0.99,
     calibration_samples: a.Calibration = 20_000,
     seed: a.Seed = None,
+    sequential: Sequential = False,
     processes: a.Processes = 1,
     as_json: a.Json = False,
     html: a.Html = None,
@@ -67,7 +70,8 @@ def python(
 ) -> None:
     """Audit a function of Python."""
     from draftproof.audit import Evidence
-    from draftproof.audit.subjects import PythonRecipe, draw_all, prompt_evidence
+    from draftproof.audit.subjects import PythonRecipe, prompt_evidence
+    from draftproof.audit.watch import Watched
 
     context: CliContext = ctx.obj
     outputs = Outputs(as_json, html, save, Notes(quiet=quiet))
@@ -87,27 +91,39 @@ def python(
     )
     named = (prompt, prompt_ids, prompts)
     laws = reference_laws(context, reference, precision.value, policy, named, outputs)
-    num, first = size.draws_for(max(len(each.law) for each in laws)), size.first_seed()
-    parts = []
-    for index, each in enumerate(laws):
-        # A file of laws may hold laws of several lengths.
-        same = replace(policy, horizon=each.law.horizon, eos_token_ids=each.law.eos_token_ids)
-        (drawn,) = draw_all(
-            recipe,
-            [each.prompt_ids],
-            same,
-            num,
-            first_seed=first + index * num,
-            processes=processes,
+    first = size.first_seed()
+
+    def evidence_of(drawn: Sequence[Draws]) -> Evidence:
+        return Evidence(
+            f"the function {function}",
+            plan,
+            tuple(
+                prompt_evidence(each.name, each.law, draws)
+                for each, draws in zip(laws, drawn, strict=True)
+            ),
+            expects_speculation=speculates,
+            notes={"seeds": f"from {first}", "reference": reference, "versions": versions()},
         )
-        parts.append(prompt_evidence(each.name, each.law, drawn))
-    notes = {"seeds": f"from {first}", "reference": reference, "versions": versions()}
-    evidence = Evidence(
-        f"the function {function}",
-        plan,
-        tuple(parts),
-        expects_speculation=speculates,
-        notes=notes,
+
+    # A file of laws may hold laws of several lengths.
+    watched = [
+        Watched(
+            each.name,
+            each.prompt_ids,
+            each.law,
+            replace(policy, horizon=each.law.horizon, eos_token_ids=each.law.eos_token_ids),
+        )
+        for each in laws
+    ]
+    evidence = drawn_evidence(
+        recipe,
+        watched,
+        size,
+        evidence_of,
+        first_seed=first,
+        processes=processes,
+        is_sequential=sequential,
+        say=outputs.notes.say,
     )
     finish(context, evidence, outputs)
 

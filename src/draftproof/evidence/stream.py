@@ -98,19 +98,10 @@ class StreamBets:
             Logarithms of the factors, in the order of `log_weights`.
         """
         p = np.asarray(target_probs, dtype=np.float64)
-        count = len(p)
-        at = np.arange(count)
+        at = np.arange(len(p))
         chosen = np.maximum(p[at, token_ids], 1e-300)
+        on_q = self.log_factors_on_drafter(self.gaps(p, draft_probs, token_ids))
         factors = []
-        for cap in self.caps:
-            if draft_probs is None:
-                gap = np.zeros(count)
-            else:
-                q = np.asarray(draft_probs, dtype=np.float64)
-                gap = _gap(p, q, chosen, q[at, token_ids], cap)
-            for stake in self.stakes:
-                slack = 1 + stake * self.tolerance
-                factors += [(1 + stake * gap) / slack, (1 - stake * gap) / slack]
         with np.errstate(divide="ignore"):
             logs = np.log(p)
         for temperature in self.temperatures:
@@ -120,8 +111,60 @@ class StreamBets:
             # The whole likelihood ratio where no cap binds: 1 + cap * gap = p_T / p.
             factor = np.maximum(1 + self.ratio_cap * gap, 0.0)
             factors.append(factor / (1 + self.ratio_cap * self.tolerance))
+        if not factors:
+            return on_q
         with np.errstate(divide="ignore"):
-            found: NDArray[np.float64] = np.log(np.stack(factors, axis=1))
+            on_t = np.log(np.stack(factors, axis=1))
+        found: NDArray[np.float64] = np.concatenate([on_q, on_t], axis=1)
+        return found
+
+    def gaps(
+        self,
+        target_probs: NDArray[np.floating],
+        draft_probs: NDArray[np.floating] | None,
+        token_ids: NDArray[np.integer],
+    ) -> NDArray[np.float64]:
+        """Return what the bets on the drafter's law turn on.
+
+        Parameters
+        ----------
+        target_probs : ndarray of float, shape (T, V)
+            See `log_factors`.
+        draft_probs : ndarray of float, shape (T, V), optional
+            See there.
+        token_ids : ndarray of int, shape (T,)
+            The tokens.
+
+        Returns
+        -------
+        ndarray of float64, shape (T, C)
+            For each cap ``v(z) - E_p[v]``, between -1 and 1.
+        """
+        p = np.asarray(target_probs, dtype=np.float64)
+        if draft_probs is None or not self.caps:
+            return np.zeros((len(p), len(self.caps)))
+        q = np.asarray(draft_probs, dtype=np.float64)
+        at = np.arange(len(p))
+        p_at, q_at = np.maximum(p[at, token_ids], 1e-300), q[at, token_ids]
+        return np.stack([_gap(p, q, p_at, q_at, cap) for cap in self.caps], axis=1)
+
+    def log_factors_on_drafter(self, gaps: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return what the bettors on the drafter's law gain or lose.
+
+        Parameters
+        ----------
+        gaps : ndarray of float64, shape (T, C)
+            What `gaps` gave.
+
+        Returns
+        -------
+        ndarray of float64, shape (T, 2 * C * S)
+            Logarithms of the factors of S stakes on either side, cap by cap.
+        """
+        stakes = np.array([side * stake for stake in self.stakes for side in (1, -1)])
+        slack = 1 + np.abs(stakes) * self.tolerance
+        factors = (1 + gaps[:, :, None] * stakes) / slack
+        found: NDArray[np.float64] = np.log(factors).reshape(len(gaps), -1)
         return found
 
 
@@ -168,6 +211,11 @@ class StreamAudit:
     def is_alarmed(self) -> bool:
         """Whether the evidence ever reached 1/alpha."""
         return self.alarmed_at is not None
+
+    @property
+    def log_wealth(self) -> NDArray[np.float64]:
+        """Logarithm of the wealth of every bettor, in the order of the weights."""
+        return self._log_wealth.copy()
 
     @property
     def log_e(self) -> float:

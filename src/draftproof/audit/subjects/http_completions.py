@@ -15,7 +15,14 @@ from draftproof.core.params import DEFAULT_ORDER, SamplingParams
 from draftproof.errors import BackendError, ConfigError
 from draftproof.evidence import JointLaw, Outcome
 
-__all__ = ["FILTER_ORDERS", "HttpCompletions", "Spelling", "TextLaw", "text_law"]
+__all__ = [
+    "FILTER_ORDERS",
+    "HttpCompletions",
+    "RequestRefusedError",
+    "Spelling",
+    "TextLaw",
+    "text_law",
+]
 
 #: Sampling parameters of the request, as most servers spell them.
 _FIELDS = (
@@ -27,7 +34,13 @@ _FIELDS = (
     "presence_penalty",
     "frequency_penalty",
 )
+#: Those that are sent where they are set, under the names that servers who know them use.
+_RARE_FIELDS = ("allowed_token_ids", "banned_token_ids")
 _REQUEST_S = 120.0
+
+
+class RequestRefusedError(BackendError):
+    """The server answered that it will not do what was asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +134,10 @@ class HttpCompletions:
     def _body(self, prompt: str | Sequence[int], policy: Policy) -> dict[str, Any]:
         params = policy.params
         resting = SamplingParams()
-        known = {name: getattr(params, name) for name in _FIELDS}
+        known = {name: getattr(params, name) for name in (*_FIELDS, *_RARE_FIELDS)}
         if SamplingParams(**known, logit_bias=params.logit_bias, order=params.order) != params:
-            raise ConfigError(f"policy {params}: expected {', '.join(_FIELDS)}, logit_bias only")
+            fields = ", ".join((*_FIELDS, *_RARE_FIELDS))
+            raise ConfigError(f"policy {params}: expected {fields}, logit_bias only")
         changed = {k: v for k, v in known.items() if v != getattr(resting, k)}
         bias = {str(token): value for token, value in params.logit_bias.items()}
         return {
@@ -144,7 +158,10 @@ def _text(client: httpx.Client, address: str, body: dict[str, Any]) -> str:
     except httpx.HTTPError as error:
         raise BackendError(f"{address}: {error!r}") from error
     if response.status_code != 200:
-        raise BackendError(f"{address}: status {response.status_code}: {response.text[:200]}")
+        message = f"{address}: status {response.status_code}: {response.text[:200]}"
+        if 400 <= response.status_code < 500:
+            raise RequestRefusedError(message)
+        raise BackendError(message)
     try:
         return str(response.json()["choices"][0]["text"])
     except (ValueError, LookupError, TypeError) as error:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -252,25 +250,3 @@ def _tv_and_g(
     g = 2 * (xlogy(left, left) + xlogy(right, right) - xlogy(both, both)).sum(axis=1)
     g += 2 * (xlogy(n + m, n + m) - xlogy(n, n) - xlogy(m, m))[:, 0]
     return tv, g
-
-
-def load_on_off(path: Path) -> tuple[OnOffEvidence, dict[str, Any]] | None:
-    """Read a stored comparison; None where the file holds another kind of certificate.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-
-    Returns
-    -------
-    tuple of (OnOffEvidence, dict), optional
-        Evidence and stored verdict.
-    """
-    try:
-        stored = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    if not isinstance(stored, dict) or stored.get("schema") != SCHEMA:
-        return None
-    return OnOffEvidence.from_json(stored.get("evidence", {})), dict(stored.get("verdict", {}))

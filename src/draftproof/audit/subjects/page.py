@@ -43,7 +43,7 @@ def certificate_page(facts: Sequence[Fact], stored: Mapping[str, Any], title: st
         verdict=stored["verdict"]["verdict"],
         reason=stored["verdict"]["reason"],
         facts=[fact for fact in facts if fact[0] != "verdict"],
-        tables=[_table(prompt) for prompt in stored["evidence"]["prompts"]],
+        tables=[_table(prompt) for prompt in stored["evidence"].get("prompts", ())],
         certificate=json.dumps(stored, allow_nan=False).replace("</", "<\\/"),
     )
 

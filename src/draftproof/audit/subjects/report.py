@@ -6,12 +6,21 @@ import math
 from collections.abc import Sequence
 
 from draftproof.audit.acceptance import AcceptanceAudit
+from draftproof.audit.diagnose import Diagnosis
 from draftproof.audit.draft_totals import DraftTotals
 from draftproof.audit.evidence_file import Evidence, PromptEvidence
 from draftproof.audit.subjects.on_off import OnOffEvidence, OnOffVerdict
 from draftproof.audit.verdict import Verdict
+from draftproof.evidence.localise import NodeTest
 
-__all__ = ["Fact", "facts_of", "facts_of_on_off"]
+__all__ = [
+    "Fact",
+    "diagnosis_facts",
+    "facts_of",
+    "facts_of_on_off",
+    "node_facts",
+    "speculation_text",
+]
 
 #: What it is, and what was found.
 Fact = tuple[str, str]
@@ -52,10 +61,10 @@ def facts_of(evidence: Evidence, verdict: Verdict) -> list[Fact]:
         facts.append(("bias", f"{prompt.name!r}: {bias} ({at})"))
     if len(pairs) > _SHOWN_PROMPTS:
         facts.append(("bias", f"and {len(pairs) - _SHOWN_PROMPTS} prompts more, see the JSON"))
-    facts.append(("speculation", _speculation(verdict.acceptance, evidence.prompts)))
+    facts.append(("speculation", speculation_text(verdict.acceptance, evidence.prompts)))
     facts += [("finding", finding) for finding in verdict.findings]
-    facts += _where(evidence.prompts, verdict)
-    facts += _why(verdict)
+    facts += node_facts(evidence.prompts[verdict.combined.worst].name, verdict.worst_nodes)
+    facts += diagnosis_facts(verdict.diagnosis, is_biased=verdict.verdict == "biased")
     facts.append(("plan", f"TV {plan.tv:g} to be seen with probability {plan.power:g}"))
     facts += [(name, text) for name, text in sorted(evidence.notes.items())]
     return facts
@@ -72,7 +81,21 @@ def _sensitivity(evidence: Evidence, verdict: Verdict) -> str:
     return text
 
 
-def _speculation(acceptance: AcceptanceAudit | None, prompts: Sequence[PromptEvidence]) -> str:
+def speculation_text(acceptance: AcceptanceAudit | None, prompts: Sequence[PromptEvidence]) -> str:
+    """Say how much was drafted and kept.
+
+    Parameters
+    ----------
+    acceptance : AcceptanceAudit, optional
+        Of all rounds.
+    prompts : sequence of PromptEvidence
+        Where they come from.
+
+    Returns
+    -------
+    str
+        A sentence.
+    """
     if acceptance is None and all(prompt.totals is not None for prompt in prompts):
         return _of_totals(sum((p.totals for p in prompts if p.totals), DraftTotals(0, 0, 0)))
     if acceptance is None:
@@ -105,10 +128,23 @@ def _of_totals(totals: DraftTotals) -> str:
     return f"{text}, in sums; the subject does not report its rounds"
 
 
-def _where(prompts: Sequence[PromptEvidence], verdict: Verdict) -> list[Fact]:
+def node_facts(worst: str, nodes: Sequence[NodeTest]) -> list[Fact]:
+    """Say where a law is wrong.
+
+    Parameters
+    ----------
+    worst : str
+        Name of the prompt.
+    nodes : sequence of NodeTest
+        Prefixes, the strongest evidence first.
+
+    Returns
+    -------
+    list of (str, str)
+        One for each prefix.
+    """
     facts = []
-    worst = prompts[verdict.combined.worst].name
-    for node in verdict.worst_nodes:
+    for node in nodes:
         tokens = sorted(
             node.expected, key=lambda t: -abs(node.observed.get(t, 0) - node.expected[t])
         )
@@ -129,10 +165,23 @@ def _where(prompts: Sequence[PromptEvidence], verdict: Verdict) -> list[Fact]:
     return facts
 
 
-def _why(verdict: Verdict) -> list[Fact]:
-    found = verdict.diagnosis
+def diagnosis_facts(found: Diagnosis | None, *, is_biased: bool) -> list[Fact]:
+    """Say which fault explains a bias.
+
+    Parameters
+    ----------
+    found : Diagnosis, optional
+        The explanation.
+    is_biased : bool
+        Whether there is anything to explain.
+
+    Returns
+    -------
+    list of (str, str)
+        One, or none.
+    """
     if found is None:
-        if verdict.verdict != "biased":
+        if not is_biased:
             return []
         return [("diagnosis", "not possible: the drafter's law is not known")]
     if found.name == "unlisted":

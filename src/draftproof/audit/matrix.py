@@ -1,0 +1,359 @@
+"""The verdict on a decoder's parameters: honoured, misapplied, refused, or ignored.
+
+Every sampling parameter is asked for alone and in pairs that engines have got wrong. Each
+cell has the law with its parameters, and for each of them the law without it. A cell is
+*ignored* where the draws refute the first and not the second; *biased* where they refute
+both.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from draftproof.audit.evidence_file import Plan, shown
+from draftproof.errors import ConfigError
+from draftproof.evidence.calibration import Calibrations
+from draftproof.evidence.fixed_budget import fixed_budget_test
+from draftproof.evidence.joint_law import Counts, JointLaw, Outcome
+from draftproof.evidence.power import noncentrality
+
+__all__ = ["SCHEMA", "Cell", "CellVerdict", "MatrixEvidence", "MatrixVerdict", "judge_matrix"]
+
+#: Name and version of the stored form.
+SCHEMA = "draftproof-matrix/1"
+#: Draws that are taken beyond what the chi-squared distance asks for.
+_SLACK = 1.25
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One combination of parameters.
+
+    Parameters
+    ----------
+    names : tuple of str
+        The parameters that are set.
+    asked : str
+        Their values, for people.
+    law : JointLaw
+        The law with all of them.
+    without : tuple of JointLaw
+        For each of them the law with it at rest.
+    draws : tuple of (tuple of int, int)
+        Outcomes that were drawn, and how often.
+    refusal : str, default ""
+        What the decoder said where it refused; nothing was drawn then.
+    """
+
+    names: tuple[str, ...]
+    asked: str
+    law: JointLaw
+    without: tuple[JointLaw, ...]
+    draws: tuple[tuple[Outcome, int], ...]
+    refusal: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse laws that do not go with the parameters."""
+        if not self.names or len(self.without) != len(self.names):
+            raise ConfigError(f"{self.names} with {len(self.without)} laws: expected one each")
+
+    @property
+    def label(self) -> str:
+        """Name of the cell."""
+        return " + ".join(self.names)
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixEvidence:
+    """All of one audit.
+
+    Parameters
+    ----------
+    subject : str
+        The decoder, with version and command.
+    plan : Plan
+        What was decided beforehand; ``alpha`` holds for the whole matrix.
+    cells : tuple of Cell
+        At least one.
+    notes : mapping of str to str
+        Whatever shall travel with the certificate.
+    """
+
+    subject: str
+    plan: Plan
+    cells: tuple[Cell, ...]
+    notes: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse an audit of nothing."""
+        if not self.cells:
+            raise ConfigError("no cell: expected at least one")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain lists, numbers and strings."""
+        return {
+            "subject": self.subject,
+            "plan": asdict(self.plan),
+            "notes": dict(self.notes),
+            "cells": [
+                {
+                    "names": list(cell.names),
+                    "asked": cell.asked,
+                    "law": _law_to_json(cell.law),
+                    "without": [_law_to_json(law) for law in cell.without],
+                    "draws": [[list(outcome), times] for outcome, times in cell.draws],
+                    "refusal": cell.refusal,
+                }
+                for cell in self.cells
+            ],
+        }
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> MatrixEvidence:
+        """Return the evidence of a stored form.
+
+        Parameters
+        ----------
+        stored : mapping of str to object
+            What `to_json` gave.
+
+        Returns
+        -------
+        MatrixEvidence
+            Equal content.
+
+        Raises
+        ------
+        ConfigError
+            If an entry is missing or malformed.
+        """
+        try:
+            cells = tuple(
+                Cell(
+                    tuple(cell["names"]),
+                    cell["asked"],
+                    _law_from_json(cell["law"]),
+                    tuple(_law_from_json(law) for law in cell["without"]),
+                    tuple((tuple(outcome), times) for outcome, times in cell["draws"]),
+                    cell["refusal"],
+                )
+                for cell in stored["cells"]
+            )
+            return cls(stored["subject"], Plan(**stored["plan"]), cells, dict(stored["notes"]))
+        except (KeyError, TypeError, ValueError) as error:
+            if isinstance(error, ConfigError):
+                raise
+            raise ConfigError(f"stored evidence: {error!r}, expected schema {SCHEMA}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class CellVerdict:
+    """What was found in one cell.
+
+    Parameters
+    ----------
+    label : str
+        Name of the cell.
+    asked : str
+        Values of its parameters.
+    status : str
+        ``"exact"``, ``"biased"``, ``"ignored"``, ``"refused"``, ``"indistinct"`` where
+        some parameter changes the law by less than would have been seen, or ``"not enough
+        evidence"``.
+    detail : str
+        One sentence.
+    p_value : float
+        Of the law with the parameters; NaN where nothing was drawn.
+    smallest : float
+        The bias that would have been seen with the planned power.
+    separation : tuple of float
+        For each parameter the total variation between the laws with and without it.
+    """
+
+    label: str
+    asked: str
+    status: str
+    detail: str
+    p_value: float
+    smallest: float
+    separation: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixVerdict:
+    """What the audit of parameters found.
+
+    Parameters
+    ----------
+    verdict : str
+        ``"biased"`` where a cell is biased or ignored; ``"exact"`` where every cell is
+        exact or refused, and one at least is exact; else ``"not enough evidence"``.
+    reason : str
+        One sentence.
+    alpha : float
+        Chance that a decoder which honours or refuses everything is called biased.
+    cells : tuple of CellVerdict
+        Cell by cell.
+    """
+
+    verdict: str
+    reason: str
+    alpha: float
+    cells: tuple[CellVerdict, ...]
+
+    @property
+    def exit_code(self) -> int:
+        """0 exact, 1 biased, 3 not enough evidence."""
+        return {"exact": 0, "biased": 1}.get(self.verdict, 3)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain lists, numbers and strings."""
+        found: dict[str, Any] = shown(asdict(self))
+        return found
+
+
+def judge_matrix(evidence: MatrixEvidence) -> MatrixVerdict:
+    """Compute a verdict; a pure function of the evidence.
+
+    Parameters
+    ----------
+    evidence : MatrixEvidence
+        Laws, draws and plan.
+
+    Returns
+    -------
+    MatrixVerdict
+        Every cell is tested at the planned false-alarm rate over the number of cells.
+    """
+    plan = evidence.plan
+    drawn = [cell for cell in evidence.cells if not cell.refusal]
+    level = plan.alpha / max(1, len(drawn))
+    calibrations = Calibrations(plan.calibration_samples, plan.seed)
+    cells = tuple(_judge_cell(cell, plan, level, calibrations) for cell in evidence.cells)
+    by_status: dict[str, list[str]] = {}
+    for cell in cells:
+        by_status.setdefault(cell.status, []).append(cell.label)
+    verdict, reason = _decide(by_status)
+    return MatrixVerdict(verdict, reason, plan.alpha, cells)
+
+
+def _decide(by_status: Mapping[str, Sequence[str]]) -> tuple[str, str]:
+    def named(status: str) -> str:
+        return ", ".join(by_status.get(status, ()))
+
+    wrong = [f"{status}: {named(status)}" for status in ("ignored", "biased") if named(status)]
+    if wrong:
+        return "biased", "; ".join(wrong)
+    open_cells = [
+        f"{status}: {named(status)}"
+        for status in ("not enough evidence", "indistinct")
+        if named(status)
+    ]
+    if open_cells or not named("exact"):
+        return "not enough evidence", "; ".join(open_cells) or "every parameter was refused"
+    refused = f", refused: {named('refused')}" if named("refused") else ""
+    return "exact", f"{len(by_status['exact'])} cells are exact{refused}"
+
+
+def _judge_cell(cell: Cell, plan: Plan, level: float, calibrations: Calibrations) -> CellVerdict:
+    separation = tuple(distance(cell.law, law) for law in cell.without)
+
+    def found(status: str, detail: str, p: float, smallest: float) -> CellVerdict:
+        return CellVerdict(cell.label, cell.asked, status, detail, p, smallest, separation)
+
+    if cell.refusal:
+        return found("refused", cell.refusal, math.nan, math.nan)
+    num = sum(times for _, times in cell.draws)
+    smallest = _smallest(cell.law, num, level, plan.power)
+    p = _p_value(cell.law, cell.draws, level, calibrations)
+    if p <= level:
+        ignored = [
+            name
+            for name, law in zip(cell.names, cell.without, strict=True)
+            if _p_value(law, cell.draws, level, calibrations) > level
+        ]
+        if ignored:
+            names = " and of ".join(ignored)
+            return found("ignored", f"the draws have the law without {names}", p, smallest)
+        return found("biased", f"p = {p:.2g}, at most {level:.2g} was allowed", p, smallest)
+    if smallest > plan.tv:
+        detail = f"only TV {smallest:.3g} would have been seen, {plan.tv:g} was asked for"
+        return found("not enough evidence", detail, p, smallest)
+    blurred = [name for name, size in zip(cell.names, separation, strict=True) if size < smallest]
+    if blurred:
+        detail = f"{' and '.join(blurred)}: the laws with and without differ by too little"
+        return found("indistinct", detail, p, smallest)
+    detail = f"p = {p:.2g}; TV {smallest:.3g} would have been seen"
+    return found("exact", detail, p, smallest)
+
+
+def _p_value(
+    law: JointLaw,
+    draws: Sequence[tuple[Outcome, int]],
+    level: float,
+    calibrations: Calibrations,
+) -> float:
+    """Return the p-value of a law; 0 after an outcome that it cannot give."""
+    cells = np.zeros(len(law), dtype=np.int64)
+    stray = 0
+    for raw, times in draws:
+        outcome = law.cut(raw)
+        slot = law.slot(outcome) if law.is_whole(outcome) else None
+        if slot is None:
+            stray += times
+        else:
+            cells[slot] += times
+    counts = Counts(cells, {(): stray} if stray else {})
+    return fixed_budget_test(law, counts, calibrations, refine_below=level).p_value
+
+
+def _smallest(law: JointLaw, num: int, level: float, power: float) -> float:
+    """Return the half-mass shift that is seen, from its chi-squared distance."""
+    if len(law) < 2:
+        return 0.0  # a certain law: any other outcome is an alarm
+    if not num:
+        return math.inf
+    return math.sqrt(_SLACK * noncentrality(len(law) - 1, level, power) / (4 * num))
+
+
+def distance(left: JointLaw, right: JointLaw) -> float:
+    """Return the total variation distance of two laws.
+
+    Parameters
+    ----------
+    left, right : JointLaw
+        Laws; an outcome that one cuts earlier than the other is another outcome.
+
+    Returns
+    -------
+    float
+        In [0, 1].
+    """
+    shared = sum(
+        min(prob, right.prob(outcome))
+        for outcome, prob in zip(left.outcomes, left.probs.tolist(), strict=True)
+    )
+    return max(0.0, 1.0 - shared)
+
+
+def _law_to_json(law: JointLaw) -> dict[str, Any]:
+    return {
+        "horizon": law.horizon,
+        "eos_token_ids": sorted(law.eos_token_ids),
+        "outcomes": [list(outcome) for outcome in law.outcomes],
+        "probs": law.probs.tolist(),
+    }
+
+
+def _law_from_json(stored: Mapping[str, Any]) -> JointLaw:
+    return JointLaw(
+        tuple(tuple(outcome) for outcome in stored["outcomes"]),
+        np.array(stored["probs"], dtype=np.float64),
+        stored["horizon"],
+        frozenset(stored["eos_token_ids"]),
+    )

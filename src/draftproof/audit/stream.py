@@ -1,0 +1,281 @@
+"""The verdict on long texts over the full vocabulary; see `draftproof.evidence.stream`.
+
+A certificate keeps the wealth of every bettor after every text, and a sample of what the
+bets turn on, from which the sensitivity is simulated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+from scipy.special import logsumexp
+
+from draftproof.audit.evidence_file import Plan, shown
+from draftproof.errors import ConfigError
+from draftproof.evidence.stream import StreamBets
+from draftproof.evidence.stream_power import smallest_share
+
+__all__ = ["SCHEMA", "StreamEvidence", "StreamLook", "StreamVerdict", "judge_stream"]
+
+#: Name and version of the stored form.
+SCHEMA = "draftproof-stream/1"
+
+
+@dataclass(frozen=True, slots=True)
+class StreamLook:
+    """The bettors after a text.
+
+    Parameters
+    ----------
+    num_tokens : int
+        Tokens so far.
+    num_impossible : int
+        Those whose reference probability is 0.
+    log_wealth : tuple of float
+        Logarithm of the wealth of each bettor, in the order of `StreamBets.log_weights`.
+    """
+
+    num_tokens: int
+    num_impossible: int
+    log_wealth: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamEvidence:
+    """All of one audit.
+
+    Parameters
+    ----------
+    subject : str
+        The decoder, with version and command.
+    plan : Plan
+        What was decided beforehand; ``tv`` is a bias per token where the drafter speaks.
+    bets : StreamBets
+        The bets.
+    budget : int
+        Tokens at which the audit would have stopped without an alarm.
+    looks : tuple of StreamLook
+        After each text.
+    num_with_law : int
+        Tokens at whose place the drafter has a law.
+    sample_tv : float
+        Mean total variation distance of target and drafter at places of the sample.
+    gaps : tuple of tuple of tuple of float
+        At places of the sample: what the bets turn on for a token of the target, and for
+        one of the drafter.
+    drafted : int
+        Drafts of the decoder's own rounds.
+    accepted : int
+        Those it kept.
+    notes : mapping of str to str
+        Whatever shall travel with the certificate.
+    """
+
+    subject: str
+    plan: Plan
+    bets: StreamBets
+    budget: int
+    looks: tuple[StreamLook, ...]
+    num_with_law: int
+    sample_tv: float
+    gaps: tuple[tuple[tuple[float, ...], ...], tuple[tuple[float, ...], ...]]
+    drafted: int
+    accepted: int
+    notes: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse an audit of nothing."""
+        bettors = len(self.bets.log_weights)
+        if not self.looks or any(len(look.log_wealth) != bettors for look in self.looks):
+            raise ConfigError(f"expected one look or more, with the wealth of {bettors} bettors")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain lists, numbers and strings."""
+        found: dict[str, Any] = shown(asdict(self)) | {"notes": dict(self.notes)}
+        return found
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> StreamEvidence:
+        """Return the evidence of a stored form.
+
+        Parameters
+        ----------
+        stored : mapping of str to object
+            What `to_json` gave.
+
+        Returns
+        -------
+        StreamEvidence
+            Equal content.
+
+        Raises
+        ------
+        ConfigError
+            If an entry is missing or malformed.
+        """
+        try:
+            bets = {
+                key: tuple(value) if isinstance(value, list) else value
+                for key, value in stored["bets"].items()
+            }
+            looks = tuple(
+                StreamLook(
+                    look["num_tokens"],
+                    look["num_impossible"],
+                    tuple(map(float, look["log_wealth"])),
+                )
+                for look in stored["looks"]
+            )
+            right, wrong = (tuple(map(tuple, rows)) for rows in stored["gaps"])
+            return cls(
+                stored["subject"],
+                Plan(**stored["plan"]),
+                StreamBets(**bets),
+                stored["budget"],
+                looks,
+                stored["num_with_law"],
+                float(stored["sample_tv"]),
+                (right, wrong),
+                stored["drafted"],
+                stored["accepted"],
+                dict(stored["notes"]),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            if isinstance(error, ConfigError):
+                raise
+            raise ConfigError(f"stored evidence: {error!r}, expected schema {SCHEMA}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class StreamVerdict:
+    """What the audit of texts found.
+
+    Parameters
+    ----------
+    verdict : str
+        ``"exact"``, ``"biased"`` or ``"not enough evidence"``.
+    reason : str
+        One sentence.
+    alpha : float
+        Chance that an exact decoder is called biased, over the whole run.
+    log_peak : float
+        Logarithm of the highest evidence at any look.
+    alarmed_at : int, optional
+        Tokens at the first look with the alarm on.
+    num_tokens : int
+        Tokens in all.
+    smallest_share : float
+        The smallest share of tokens, where the drafter has a law, that could be the
+        drafter's own without being seen with the planned power; infinite where none is.
+    smallest_tv : float
+        The same as a bias per such token, in total variation.
+    strongest : str
+        The bettor that won most, where the alarm is on.
+    """
+
+    verdict: str
+    reason: str
+    alpha: float
+    log_peak: float
+    alarmed_at: int | None
+    num_tokens: int
+    smallest_share: float
+    smallest_tv: float
+    strongest: str
+
+    @property
+    def exit_code(self) -> int:
+        """0 exact, 1 biased, 3 not enough evidence."""
+        return {"exact": 0, "biased": 1}.get(self.verdict, 3)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain lists, numbers and strings."""
+        found: dict[str, Any] = shown(asdict(self))
+        return found
+
+
+def judge_stream(evidence: StreamEvidence) -> StreamVerdict:
+    """Compute a verdict; a pure function of the evidence.
+
+    Parameters
+    ----------
+    evidence : StreamEvidence
+        Wealth, sample and plan.
+
+    Returns
+    -------
+    StreamVerdict
+        By Ville's inequality the evidence at any look reaches 1/alpha with a probability
+        of at most alpha where the decoder is exact up to the stated tolerance.
+    """
+    plan, bets = evidence.plan, evidence.bets
+    weights = bets.log_weights
+    bar = -math.log(plan.alpha)
+    peak, alarmed_at = 0.0, None
+    for look in evidence.looks:
+        value = float(logsumexp(weights + np.array(look.log_wealth)))
+        if look.num_impossible:
+            value = math.inf
+        peak = max(peak, value)
+        if alarmed_at is None and value >= bar:
+            alarmed_at = look.num_tokens
+    tokens = evidence.looks[-1].num_tokens
+    share = math.inf
+    if evidence.gaps[0]:
+        right, wrong = (np.array(rows, dtype=np.float64) for rows in evidence.gaps)
+        share = smallest_share(
+            bets,
+            (right, wrong),
+            evidence.num_with_law,
+            tokens - evidence.num_with_law,
+            plan.alpha,
+            plan.power,
+            seed=plan.seed,
+        )
+    smallest = share * evidence.sample_tv
+    verdict, reason = _decide(evidence, peak, alarmed_at, smallest)
+    strongest = ""
+    if alarmed_at is not None:
+        strongest = _bettors(bets)[int(np.argmax(evidence.looks[-1].log_wealth))]
+    return StreamVerdict(
+        verdict, reason, plan.alpha, peak, alarmed_at, tokens, share, smallest, strongest
+    )
+
+
+def _bettors(bets: StreamBets) -> list[str]:
+    """Name the bettors in the order of their wealth."""
+    on_q = [
+        f"{side} the drafter, ratios up to {cap:g}, stake {stake:g}"
+        for cap in bets.caps
+        for stake in bets.stakes
+        for side in ("towards", "away from")
+    ]
+    return on_q + [f"the target at {value:g} times its temperature" for value in bets.temperatures]
+
+
+def _decide(
+    evidence: StreamEvidence, peak: float, alarmed_at: int | None, smallest: float
+) -> tuple[str, str]:
+    plan, last = evidence.plan, evidence.looks[-1]
+    if last.num_impossible:
+        return "biased", f"{last.num_impossible} tokens that the reference law cannot give"
+    if alarmed_at is not None:
+        return "biased", (
+            f"evidence of {math.exp(min(peak, 700.0)):.3g} to 1 within {alarmed_at} tokens, less "
+            f"than {1 / plan.alpha:g} to 1 was allowed at any time"
+        )
+    if not evidence.drafted:
+        return "not enough evidence", "nothing was drafted: plain decoding was audited"
+    if not smallest <= plan.tv:
+        size = "no tilt towards the drafter"
+        if math.isfinite(smallest):
+            size = f"only a tilt towards the drafter of TV {smallest:.3g} per token or more"
+        return "not enough evidence", f"{size} would have been seen, {plan.tv:g} was asked for"
+    return "exact", (
+        f"no alarm in {last.num_tokens} tokens; a tilt towards the drafter of TV {smallest:.3g} "
+        f"per token would have raised it with probability {plan.power:g}"
+    )

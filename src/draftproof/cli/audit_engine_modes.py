@@ -1,0 +1,300 @@
+"""The other questions of ``draftproof audit engine``: streams, greedy texts, state, parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from draftproof.cli import audit_options as a
+from draftproof.cli.audit_finish import versions
+from draftproof.errors import ConfigError
+
+if TYPE_CHECKING:
+    from draftproof.engine import EngineCore
+
+__all__ = [
+    "POLICY",
+    "Greedy",
+    "Matrix",
+    "Mode",
+    "Question",
+    "State",
+    "Stream",
+    "Tokens",
+    "chosen_mode",
+    "given",
+    "run_mode",
+]
+
+QUESTION = "Question"
+
+Stream = Annotated[
+    bool,
+    typer.Option(
+        "--stream",
+        help="Audit long texts over the full vocabulary; may stop at any text.",
+        rich_help_panel=QUESTION,
+    ),
+]
+Greedy = Annotated[
+    bool,
+    typer.Option(
+        "--greedy",
+        help="Audit greedy texts: is a difference from plain decoding rounding or a defect.",
+        rich_help_panel=QUESTION,
+    ),
+]
+State = Annotated[
+    bool,
+    typer.Option(
+        "--state",
+        help="Audit caches and drafters: does anything rejected or skipped leave a trace.",
+        rich_help_panel=QUESTION,
+    ),
+]
+Matrix = Annotated[
+    bool,
+    typer.Option(
+        "--matrix",
+        help="Audit every sampling parameter, alone and in pairs: honoured, ignored, refused.",
+        rich_help_panel=QUESTION,
+    ),
+]
+Tokens = Annotated[
+    int | None,
+    typer.Option(
+        "--tokens",
+        help="With --stream: tokens in all. With --greedy and --state: tokens of a text.",
+        rich_help_panel=QUESTION,
+    ),
+]
+
+#: Tokens of one text of a stream.
+_TEXT_TOKENS = 128
+#: Options of the policy.
+POLICY = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty",
+           "presence_penalty", "frequency_penalty")  # fmt: skip
+
+
+class Mode(StrEnum):
+    """A question, and the tokens that answer it where nobody says."""
+
+    LAW = "law"
+    STREAM = "stream"
+    GREEDY = "greedy"
+    STATE = "state"
+    MATRIX = "matrix"
+
+    @property
+    def default_tokens(self) -> int:
+        """Tokens in all for a stream, of a text for others."""
+        return {"stream": 8192, "greedy": 96, "state": 96}[self.value]
+
+
+#: Options that a question has no use for.
+_FOREIGN = {
+    Mode.LAW: ("tokens",),
+    Mode.STREAM: (
+        "top_k", "top_p", "min_p", "horizon", "draws", "processes", "calibration_samples",
+        "sequential",
+    ),
+    Mode.GREEDY: (
+        *POLICY, "horizon", "draws", "processes", "calibration_samples", "sequential", "tv",
+        "alpha", "power", "seed",
+    ),
+    Mode.STATE: (
+        *POLICY, "horizon", "draws", "processes", "calibration_samples", "sequential", "tv",
+    ),
+    Mode.MATRIX: (*POLICY, "processes", "sequential", "tokens"),
+}  # fmt: skip
+
+
+def given(ctx: typer.Context, names: Sequence[str]) -> list[str]:
+    """Return which of some options stand on the command line.
+
+    Parameters
+    ----------
+    ctx : typer.Context
+        The command's context.
+    names : sequence of str
+        Names of its parameters.
+
+    Returns
+    -------
+    list of str
+        As they are spelled.
+    """
+    sources = {name: ctx.get_parameter_source(name) for name in names}
+    return [
+        "--" + name.replace("_", "-")
+        for name, source in sources.items()
+        if source is not None and source.name == "COMMANDLINE"
+    ]
+
+
+def chosen_mode(ctx: typer.Context, *, is_table: bool, **flags: bool) -> Mode:
+    """Return the question that was asked.
+
+    Parameters
+    ----------
+    ctx : typer.Context
+        The command's context.
+    is_table : bool
+        Whether the engine runs over tables.
+    **flags : bool
+        ``stream``, ``greedy``, ``state`` and ``matrix``.
+
+    Returns
+    -------
+    Mode
+        `Mode.LAW` where no flag is set.
+
+    Raises
+    ------
+    ConfigError
+        If there are two, or an option has no use in it.
+    """
+    asked = [name for name, is_set in flags.items() if is_set]
+    if len(asked) > 1:
+        raise ConfigError(f"--{' and --'.join(asked)}: expected one question at a time")
+    mode = Mode(asked[0]) if asked else Mode.LAW
+    if is_table and mode is not Mode.LAW:
+        raise ConfigError(f"--{mode.value}: expected a model, not --table")
+    foreign = given(ctx, _FOREIGN[mode])
+    if foreign and mode is Mode.LAW:
+        raise ConfigError(f"{foreign[0]}: expected --stream, --greedy or --state beside it")
+    if foreign:
+        raise ConfigError(f"{', '.join(foreign)}: of no use with --{mode.value}")
+    return mode
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What the modes have in common.
+
+    Parameters
+    ----------
+    core : EngineCore
+        The engine.
+    subject : str
+        What it is called in the certificate.
+    prompts : list of Prompt
+        Prompts with their ids.
+    size : AuditSize
+        Rates and seed.
+    tokens : int, optional
+        Tokens, where somebody said.
+    say : callable of str
+        For remarks.
+    """
+
+    core: EngineCore
+    subject: str
+    prompts: list[a.Prompt]
+    size: a.AuditSize
+    tokens: int | None
+    say: Callable[[str], None]
+
+
+def run_mode(mode: Mode, question: Question, knobs: dict[str, Any], horizon: int) -> Any:
+    """Answer a question other than the law of short texts.
+
+    Parameters
+    ----------
+    mode : Mode
+        Which.
+    question : Question
+        Engine, prompts and rates.
+    knobs : dict of str to object
+        Fields of `SamplingParams`.
+    horizon : int
+        Tokens of a continuation, for the matrix.
+
+    Returns
+    -------
+    object
+        Evidence of its kind, with notes.
+    """
+    first = question.size.first_seed()
+    named = [(prompt.name, prompt.ids) for prompt in question.prompts]
+    tokens = question.tokens
+    if tokens is None and mode is not Mode.MATRIX:
+        tokens = mode.default_tokens
+    notes = {"seeds": f"from {first}", "versions": versions("openvino")}
+    if mode is Mode.GREEDY:
+        from draftproof.audit.greedy_run import greedy_evidence
+
+        del notes["seeds"]
+        evidence: Any = greedy_evidence(
+            question.core, question.subject, named, num_tokens=tokens or 0, say=question.say
+        )
+    elif mode is Mode.STATE:
+        from draftproof.audit.state_run import state_evidence
+
+        evidence = state_evidence(
+            question.core,
+            question.subject,
+            named,
+            num_tokens=tokens or 0,
+            first_seed=first,
+            alpha=question.size.alpha,
+            power=question.size.power,
+            say=question.say,
+        )
+    elif mode is Mode.STREAM:
+        evidence = _stream(question, named, knobs, tokens or 0, first)
+    else:
+        evidence = _matrix(question, horizon, first)
+    return replace(evidence, notes=notes | dict(evidence.notes))
+
+
+def _stream(
+    question: Question,
+    named: list[tuple[str, tuple[int, ...]]],
+    knobs: dict[str, Any],
+    tokens: int,
+    first: int,
+) -> Any:
+    from draftproof.audit.stream_run import watch_stream
+    from draftproof.core.params import SamplingParams
+
+    # The filters that keep a joint law small have no place here.
+    params: SamplingParams = SamplingParams(**knobs | {"top_k": 0, "top_p": 1.0, "min_p": 0.0})
+    return watch_stream(
+        question.core,
+        question.subject,
+        named,
+        params,
+        question.size.plan(),
+        budget=tokens,
+        text_tokens=min(_TEXT_TOKENS, tokens),
+        first_seed=first,
+        say=question.say,
+    )
+
+
+def _matrix(question: Question, horizon: int, first: int) -> Any:
+    from draftproof.audit.matrix_run import groups_of, run_matrix
+    from draftproof.audit.matrix_subjects import DrawnMatrix, best_next_tokens
+    from draftproof.audit.subjects import EngineSubject
+
+    core, prompt = question.core, question.prompts[0]
+    if len(question.prompts) > 1:
+        raise ConfigError(f"{len(question.prompts)} prompts with --matrix: expected one")
+    subject = DrawnMatrix(EngineSubject(core), core.target, prompt.ids)
+    groups = groups_of(subject, best_next_tokens(core.target, prompt.ids), horizon)
+    evidence = run_matrix(
+        subject,
+        question.subject,
+        question.size.plan(),
+        groups,
+        horizon=horizon,
+        first_seed=first,
+        draws=question.size.draws,
+        say=question.say,
+    )
+    return replace(evidence, notes={"prompt": prompt.name})

@@ -1,0 +1,140 @@
+"""The policy matrix: parameters that are honoured, ignored, misapplied, refused."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from draftproof.audit import Plan
+from draftproof.audit.kinds import check, kind_of
+from draftproof.audit.matrix import judge_matrix
+from draftproof.audit.matrix_run import PAIRS, Knob, groups_of, run_matrix
+from draftproof.audit.matrix_subjects import DrawnMatrix, best_next_tokens
+from draftproof.audit.subjects import Draws, padded
+from draftproof.backends.table import FunctionTable, TableBackend, seeded_probs
+from draftproof.errors import ConfigError
+from draftproof.evidence import enumerate_law
+
+#: A right subject is called biased with probability 0.001 over the whole matrix; a cell
+#: shows TV 0.15 with probability 0.99, and what is planted moves the law by more.
+PLAN = Plan(tv=0.15, calibration_samples=6000)
+PROMPT = (0, 1, 2, 0, 1, 2)
+TARGET = TableBackend(
+    FunctionTable(6, lambda held: seeded_probs(6, tuple(held[-2:]), seed=8, spread=1.2))
+)
+HORIZON = 3
+
+
+class Sampler:
+    """Draws from the law of a policy that may not be the one it was asked for."""
+
+    def __init__(self, change=lambda policy: policy):
+        self.change = change
+
+    def draw(self, prompt_ids, policy, num, first_seed):
+        policy = self.change(policy)
+        law = enumerate_law(
+            TARGET, prompt_ids, policy.params, policy.horizon, eos_token_ids=policy.eos_token_ids
+        )
+        rng = np.random.default_rng(first_seed)
+        outcomes = [law.outcomes[i] for i in rng.choice(len(law), num, p=law.probs)]
+        return Draws(padded(outcomes, policy.horizon))
+
+
+def with_params(**changed):
+    return lambda policy: replace(policy, params=replace(policy.params, **changed))
+
+
+def hot(policy):
+    """The square root of the temperature in place of the temperature."""
+    return with_params(temperature=policy.params.temperature**0.5)(policy)
+
+
+def refuses_min_p(policy):
+    if policy.params.min_p:
+        raise ConfigError("min_p is not supported")
+    return policy
+
+
+def forgets_penalty_beside_bias(policy):
+    return with_params(repetition_penalty=1.0)(policy) if policy.params.logit_bias else policy
+
+
+@pytest.fixture(scope="module")
+def groups():
+    subject = DrawnMatrix(Sampler(), TARGET, PROMPT)
+    return groups_of(subject, best_next_tokens(TARGET, PROMPT), HORIZON)
+
+
+def run(groups, change=lambda policy: policy, **options):
+    subject = DrawnMatrix(Sampler(change), TARGET, PROMPT)
+    return run_matrix(subject, "sampler", PLAN, groups, horizon=HORIZON, first_seed=1, **options)
+
+
+def of(groups, *names):
+    return [group for group in groups if {knob.name for knob in group} <= set(names)]
+
+
+def statuses(evidence):
+    return {cell.label: cell.status for cell in judge_matrix(evidence).cells}
+
+
+@pytest.mark.statistical
+def test_a_right_subject_is_exact_in_every_cell(groups, tmp_path):
+    evidence = run(groups)
+    verdict = judge_matrix(evidence)
+    assert len(verdict.cells) == len(groups) == 11 + len(PAIRS) == 20
+    assert {cell.status for cell in verdict.cells} == {"exact"}, verdict.reason
+    assert verdict.exit_code == 0
+    assert all(cell.smallest <= PLAN.tv for cell in verdict.cells)
+    stored = tmp_path / "c.json"
+    stored.write_text(json.dumps(kind_of(evidence).stored(evidence, verdict)))
+    again = check(stored)
+    assert not again.differences
+    assert sum(label == "cell" for label, _ in again.facts) == 20
+
+
+@pytest.mark.statistical
+def test_an_ignored_parameter_is_named_alone_and_in_pairs(groups):
+    chosen = of(groups, "temperature", "top_p")
+    found = statuses(run(chosen, with_params(top_p=1.0)))
+    assert found == {"temperature": "exact", "top_p": "ignored", "temperature + top_p": "ignored"}
+    verdict = judge_matrix(run(chosen, with_params(top_p=1.0)))
+    assert verdict.exit_code == 1
+    assert "without top_p" in verdict.cells[1].detail
+
+
+@pytest.mark.statistical
+def test_a_misapplied_parameter_is_biased_and_a_refusal_is_no_fault(groups):
+    chosen = of(groups, "temperature", "min_p")
+    assert statuses(run(chosen, hot))["temperature"] == "biased"
+    refused = run(chosen, refuses_min_p)
+    assert statuses(refused) == {
+        "temperature": "exact", "min_p": "refused", "temperature + min_p": "refused",
+    }  # fmt: skip
+    assert judge_matrix(refused).exit_code == 0
+
+
+@pytest.mark.statistical
+def test_a_fault_of_a_pair_alone_is_found(groups):
+    chosen = of(groups, "logit_bias", "repetition_penalty")
+    assert statuses(run(chosen, forgets_penalty_beside_bias)) == {
+        "repetition_penalty": "exact",
+        "logit_bias": "exact",
+        "logit_bias + repetition_penalty": "ignored",
+    }
+
+
+def test_a_value_that_changes_nothing_proves_nothing():
+    found = judge_matrix(run([(Knob("min_p", 1e-6),)]))
+    assert found.cells[0].status == "indistinct"
+    assert found.exit_code == 3
+
+
+def test_too_few_draws_are_no_evidence(groups):
+    assert judge_matrix(run(groups[:1], draws=40)).exit_code == 3
+    with pytest.raises(ConfigError, match="no parameter"):
+        run([])

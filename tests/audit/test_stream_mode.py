@@ -1,0 +1,116 @@
+"""Audits of long texts on the whole engine: exact, tilted, silent."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from draftproof.audit import Plan
+from draftproof.audit.kinds import check, kind_of
+from draftproof.audit.stream import judge_stream
+from draftproof.audit.stream_run import watch_stream
+from draftproof.backends.table import FunctionTable, TableBackend, seeded_probs
+from draftproof.core.params import SamplingParams
+from draftproof.core.types import TreeVerdict
+from draftproof.engine import EngineCore
+from draftproof.errors import ConfigError
+from draftproof.evidence.stream import StreamBets
+from draftproof.evidence.stream_power import smallest_share, stream_power
+from draftproof.proposers import DraftModelProposer
+from draftproof.verify import NumpyExecutor
+
+#: A right engine is called biased with probability 0.001 over the whole run; the verdict
+#: states the tilt it would have seen.
+PLAN = Plan(tv=0.2)
+PROMPTS = [("p", (0, 1, 2)), ("q", (3, 1))]
+VOCAB = 12
+
+
+def table(seed):
+    return FunctionTable(VOCAB, lambda held: seeded_probs(VOCAB, tuple(held[-2:]), seed=seed))
+
+
+class KeepsTheDraft(NumpyExecutor):
+    """Keeps the first draft where the rule threw it away, half of the time."""
+
+    def judge(self, rows, logits):
+        found = []
+        for row, verdict in zip(rows, super().judge(rows, logits), strict=True):
+            if verdict.source == "recovered" and not verdict.path and row.coins.sample(7) < 0.5:
+                verdict = TreeVerdict((), row.draft.token_ids[0], "recovered")
+            found.append(verdict)
+        return found
+
+
+def run(executor=None, kappa=2, budget=900, **knobs):
+    core = EngineCore(
+        TableBackend(table(1)),
+        proposers=[DraftModelProposer(TableBackend(table(2)))],
+        kappa=kappa,
+        executor=executor,
+    )
+    return watch_stream(
+        core, "table", PROMPTS, SamplingParams(**knobs), PLAN,
+        budget=budget, text_tokens=75, first_seed=11,
+    )  # fmt: skip
+
+
+@pytest.mark.statistical
+def test_the_engine_raises_no_alarm_and_its_certificate_recomputes(tmp_path):
+    evidence = run()
+    verdict = judge_stream(evidence)
+    assert verdict.exit_code == 0, verdict.reason
+    assert verdict.num_tokens == 900
+    assert verdict.smallest_tv <= PLAN.tv
+    assert evidence.bets.tolerance == 0
+    assert evidence.num_with_law == 900
+    stored = tmp_path / "c.json"
+    stored.write_text(json.dumps(kind_of(evidence).stored(evidence, verdict)))
+    again = check(stored)
+    assert not again.differences
+    assert ("rounding", "a bias up to TV 0 per token raises no alarm") in again.facts
+
+
+@pytest.mark.statistical
+def test_a_tilt_towards_the_drafter_stops_the_run():
+    # Half of the rejected first drafts are kept: a TV per token of about 0.1, within 900.
+    verdict = judge_stream(run(KeepsTheDraft(), budget=4000))
+    assert verdict.exit_code == 1
+    assert verdict.alarmed_at < 4000
+    assert verdict.strongest
+
+
+def test_an_engine_that_never_drafted_gets_no_verdict():
+    verdict = judge_stream(run(kappa=0, budget=150))
+    assert verdict.exit_code == 3
+    assert "nothing was drafted" in verdict.reason
+
+
+def test_too_short_a_text_is_no_evidence():
+    verdict = judge_stream(run(budget=20))
+    assert verdict.exit_code == 3
+    assert "would have been seen" in verdict.reason
+
+
+@pytest.mark.parametrize("knobs", [{"top_k": 3}, {"top_p": 0.9}, {"temperature": 0.0}])
+def test_filters_and_greedy_policies_are_refused(knobs):
+    with pytest.raises(ConfigError, match="full vocabulary"):
+        run(**knobs)
+
+
+@pytest.mark.statistical
+def test_the_stated_share_is_what_a_simulation_gives():
+    # 400 simulated texts: a power of 0.99 comes out below 0.965 with probability 1e-5.
+    rng = np.random.default_rng(2)
+    p = rng.dirichlet(np.ones(6), 300)
+    q = rng.dirichlet(np.ones(6), 300)
+    bets = StreamBets()
+    right = bets.gaps(p, q, np.array([rng.choice(6, p=row) for row in p]))
+    wrong = bets.gaps(p, q, np.array([rng.choice(6, p=row) for row in q]))
+    share = smallest_share(bets, (right, wrong), 2000, 500, 1e-3, 0.99)
+    assert 0.01 < share < 0.5
+    assert stream_power(bets, (right, wrong), 2000, 500, share, 1e-3, seed=8) > 0.965
+    assert stream_power(bets, (right, wrong), 2000, 500, share / 4, 1e-3, seed=8) < 0.5
+    assert smallest_share(bets, (right, wrong), 3, 0, 1e-3, 0.99) == np.inf

@@ -69,6 +69,7 @@ def generate(
     threads: o.Threads = None,
     deterministic: o.Deterministic = False,
     draft_model: o.DraftModel = None,
+    draft: o.Draft = None,
     draft_precision: o.DraftPrecision = None,
     speculative_config: o.SpeculativeConfigJson = None,
     num_speculative_tokens: o.NumberOrAuto = None,
@@ -113,6 +114,7 @@ def generate(
     config = v.speculative_config(
         speculative_config,
         draft_model=draft_model,
+        draft=draft,
         num_speculative_tokens=num_speculative_tokens,
         rule=rule and rule.value,
     )

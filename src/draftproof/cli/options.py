@@ -124,7 +124,16 @@ DraftModel = Annotated[
         SPECULATION,
         "-md",
         "--draft-model",
-        help="Draft with this model; its vocabulary must match.",
+        help="Draft with this model; of another vocabulary it drafts what both have.",
+    ),
+]
+Draft = Annotated[
+    str | None,
+    _option(
+        SPECULATION,
+        "--draft",
+        metavar="METHOD[:VALUE]",
+        help="Draft in this way, as 'suffix' or 'early-exit:8', the first 8 layers.",
     ),
 ]
 DraftPrecision = Annotated[

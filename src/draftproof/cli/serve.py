@@ -110,6 +110,7 @@ def serve(
     threads: o.Threads = None,
     deterministic: o.Deterministic = False,
     draft_model: o.DraftModel = None,
+    draft: o.Draft = None,
     draft_precision: o.DraftPrecision = None,
     speculative_config: o.SpeculativeConfigJson = None,
     num_speculative_tokens: o.NumberOrAuto = None,
@@ -144,10 +145,11 @@ def serve(
     speculation = v.speculative_config(
         speculative_config,
         draft_model=draft_model,
+        draft=draft,
         num_speculative_tokens=num_speculative_tokens,
         rule=rule and rule.value,
     )
-    if draft_precision is not None and not v.has_drafter(speculation):
+    if draft_precision is not None and speculation.get("model") is None:
         raise ConfigError(f"--draft-precision {draft_precision} needs --draft-model")
     also = _allowed(allow_drafter)
     config = ServerConfig(

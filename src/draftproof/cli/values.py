@@ -111,6 +111,7 @@ def speculative_config(
     draft_model: str | None,
     num_speculative_tokens: int | str | None,
     rule: str | None,
+    draft: str | None = None,
 ) -> dict[str, Any]:
     """Join the JSON of ``--speculative-config`` with its shorthands.
 
@@ -124,6 +125,8 @@ def speculative_config(
         Stands for the key of the same name: a number, also as text, or ``"auto"``.
     rule : str, optional
         Stands for ``rejection_sample_method``.
+    draft : str, optional
+        Stands for ``method`` and, behind a colon, for ``num_layers`` or ``model``.
 
     Returns
     -------
@@ -144,6 +147,12 @@ def speculative_config(
         "num_speculative_tokens": ("--num-speculative-tokens", num_speculative_tokens),
         "rejection_sample_method": ("--rule", rule),
     }
+    if draft is not None:
+        if draft_model is not None:
+            raise ConfigError(
+                f"--draft {draft} and --draft-model {draft_model}; expected one of them"
+            )
+        shorthands |= {key: ("--draft", value) for key, value in _draft_option(draft).items()}
     for key, (option, value) in shorthands.items():
         if value is None:
             continue
@@ -155,9 +164,27 @@ def speculative_config(
     if num_speculative_tokens and not has_drafter(config):
         raise ConfigError(
             f"num_speculative_tokens is {num_speculative_tokens} and there is no drafter; "
-            'expected --draft-model or --speculative-config \'{"method": "ngram"}\''
+            'expected --draft-model, --draft or --speculative-config \'{"method": "ngram"}\''
         )
     return config
+
+
+def _draft_option(text: str) -> dict[str, Any]:
+    """Read ``--draft``: a method, and what it needs behind a colon."""
+    method, colon, value = text.partition(":")
+    method = method.replace("-", "_")
+    if not colon:
+        return {"method": method}
+    if method == "early_exit":
+        if not value.isascii() or not value.isdecimal():
+            raise ConfigError(f"--draft is {text!r}; expected a number of layers, as early-exit:8")
+        return {"method": method, "num_layers": int(value)}
+    if method not in ("draft_model", "draft_head", "hybrid", "draft_model_tree") or not value:
+        raise ConfigError(
+            f"--draft is {text!r}; expected early-exit:LAYERS, draft-model:MODEL, or a method "
+            "without a value"
+        )
+    return {"method": method, "model": value}
 
 
 def _method_of(draft_model: str) -> str:

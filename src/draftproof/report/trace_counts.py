@@ -21,6 +21,8 @@ __all__ = [
     "expected_lengths",
     "fitted_alpha",
     "longest_path",
+    "mean",
+    "rates_by_request",
     "wilson",
 ]
 

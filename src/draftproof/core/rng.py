@@ -114,7 +114,7 @@ class CoinSource:
         self.seed = seed & _WORD_MASK
         self.stream = stream
         self._key = np.array([self.seed, stream & _WORD_MASK], dtype=np.uint64)
-        self._memo: dict[int, tuple[tuple[int, int], list[float]]] = {}
+        self._memo: dict[int, tuple[tuple[int, int], NDArray[np.uint64]]] = {}
         self._noise_memo: tuple[int, list[int]] | None = None
 
     def __repr__(self) -> str:
@@ -141,25 +141,24 @@ class CoinSource:
         counter = np.array([0, place[0], purpose, place[1]], dtype=np.uint64)
         return np.random.Philox(counter=counter, key=self._key).random_raw(count)
 
-    def _uniforms(self, purpose: int, place: tuple[int, int], count: int) -> list[float]:
+    def _block(self, purpose: int, place: tuple[int, int], count: int) -> NDArray[np.uint64]:
         held = self._memo.get(purpose)
         if held is not None and held[0] == place:
             return held[1]
-        # 53 bits: the largest coin is 1 - 2**-53, and 1.0 itself cannot appear.
-        uniforms: list[float] = ((self._words(purpose, place, count) >> 11) * 2.0**-53).tolist()
-        self._memo[purpose] = (place, uniforms)
-        return uniforms
+        words = self._words(purpose, place, count)
+        self._memo[purpose] = (place, words)
+        return words
 
     def _round_coin(self, start: int, offset: int, which: int) -> float:
         start_block, start_slot = divmod(start, _START_BLOCK)
         offset_block, offset_slot = divmod(offset, _OFFSET_BLOCK)
         count = _START_BLOCK * _OFFSET_BLOCK * 2
-        block = self._uniforms(_ROUND_PURPOSE, (start_block, offset_block), count)
-        return block[(start_slot * _OFFSET_BLOCK + offset_slot) * 2 + which]
+        block = self._block(_ROUND_PURPOSE, (start_block, offset_block), count)
+        return _uniform(block.item((start_slot * _OFFSET_BLOCK + offset_slot) * 2 + which))
 
     def _sample_coin(self, position: int) -> float:
         block, slot = divmod(position, _SAMPLE_BLOCK)
-        return self._uniforms(_SAMPLE_PURPOSE, (block, 0), _SAMPLE_BLOCK)[slot]
+        return _uniform(self._block(_SAMPLE_PURPOSE, (block, 0), _SAMPLE_BLOCK).item(slot))
 
     def _noise_keys(self, position: int) -> tuple[int, int]:
         block, slot = divmod(position, _NOISE_BLOCK)
@@ -168,6 +167,11 @@ class CoinSource:
             self._noise_memo = (block, words)
         words = self._noise_memo[1]
         return words[2 * slot], words[2 * slot + 1]
+
+
+def _uniform(word: int) -> float:
+    # 53 bits: the largest coin is 1 - 2**-53, and 1.0 itself cannot appear.
+    return (word >> 11) * 2.0**-53
 
 
 class RoundCoins:

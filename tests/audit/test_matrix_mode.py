@@ -86,7 +86,7 @@ def statuses(evidence):
 def test_a_right_subject_is_exact_in_every_cell(groups, tmp_path):
     evidence = run(groups)
     verdict = judge_matrix(evidence)
-    assert len(verdict.cells) == len(groups) == 11 + len(PAIRS) == 20
+    assert len(verdict.cells) == len(groups) == 11 + len(PAIRS) == 21
     assert {cell.status for cell in verdict.cells} == {"exact"}, verdict.reason
     assert verdict.exit_code == 0
     assert all(cell.smallest <= PLAN.tv for cell in verdict.cells)
@@ -94,7 +94,7 @@ def test_a_right_subject_is_exact_in_every_cell(groups, tmp_path):
     stored.write_text(json.dumps(kind_of(evidence).stored(evidence, verdict)))
     again = check(stored)
     assert not again.differences
-    assert sum(label == "cell" for label, _ in again.facts) == 20
+    assert sum(label == "cell" for label, _ in again.facts) == 21
 
 
 @pytest.mark.statistical

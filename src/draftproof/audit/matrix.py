@@ -163,7 +163,7 @@ class CellVerdict:
         Values of its parameters.
     status : str
         ``"exact"``, ``"biased"``, ``"ignored"``, ``"refused"``, ``"indistinct"`` where
-        some parameter changes the law by less than would have been seen, or ``"not enough
+        no parameter changes the law by as much as would have been seen, or ``"not enough
         evidence"``.
     detail : str
         One sentence.
@@ -285,10 +285,12 @@ def _judge_cell(cell: Cell, plan: Plan, level: float, calibrations: Calibrations
         detail = f"only TV {smallest:.3g} would have been seen, {plan.tv:g} was asked for"
         return found("not enough evidence", detail, p, smallest)
     blurred = [name for name, size in zip(cell.names, separation, strict=True) if size < smallest]
-    if blurred:
+    if len(blurred) == len(cell.names):
         detail = f"{' and '.join(blurred)}: the laws with and without differ by too little"
         return found("indistinct", detail, p, smallest)
     detail = f"p = {p:.2g}; TV {smallest:.3g} would have been seen"
+    if blurred:
+        detail += f", whether {blurred[0]} is ignored in this company would not"
     return found("exact", detail, p, smallest)
 
 
@@ -318,7 +320,8 @@ def _smallest(law: JointLaw, num: int, level: float, power: float) -> float:
         return 0.0  # a certain law: any other outcome is an alarm
     if not num:
         return math.inf
-    return math.sqrt(_SLACK * noncentrality(len(law) - 1, level, power) / (4 * num))
+    far = noncentrality(len(law) - 1, level, power)
+    return math.sqrt(_SLACK * far / (4 * num))
 
 
 def distance(left: JointLaw, right: JointLaw) -> float:
@@ -334,7 +337,7 @@ def distance(left: JointLaw, right: JointLaw) -> float:
     float
         In [0, 1].
     """
-    shared = sum(
+    shared: float = sum(
         min(prob, right.prob(outcome))
         for outcome, prob in zip(left.outcomes, left.probs.tolist(), strict=True)
     )

@@ -25,7 +25,8 @@ PAIRS: tuple[tuple[str, str], ...] = (
     ("temperature", "min_p"),
     ("temperature", "repetition_penalty"),
     ("top_k", "top_p"),
-    ("presence_penalty", "frequency_penalty"),
+    ("presence_penalty", "repetition_penalty"),
+    ("frequency_penalty", "temperature"),
     ("logit_bias", "top_k"),
     ("logit_bias", "repetition_penalty"),
     ("allowed_token_ids", "top_p"),
@@ -146,9 +147,10 @@ def groups_of(
     ladders["banned_token_ids"] = (Knob("banned_token_ids", (best[0],)),)
     # An end token that may come first, masked until the last place.
     ladders["min_tokens"] = (Knob("min_tokens", horizon, frozenset(best[:1])),)
-    names = [(name,) for name in ladders if name not in without]
-    asked = [pair for pair in pairs if all((name,) in names for name in pair)]
-    return [laws.clearest([ladders[name] for name in group]) for group in (*names, *asked)]
+    names = [name for name in ladders if name not in without]
+    asked: list[tuple[str, ...]] = [(name,) for name in names]
+    asked += [pair for pair in pairs if set(pair) <= set(names)]
+    return [laws.clearest([ladders[name] for name in group]) for group in asked]
 
 
 class _Laws:

@@ -118,10 +118,14 @@ class StreamEvidence:
             If an entry is missing or malformed.
         """
         try:
-            bets = {
-                key: tuple(value) if isinstance(value, list) else value
-                for key, value in stored["bets"].items()
-            }
+            held = stored["bets"]
+            bets = StreamBets(
+                tuple(held["caps"]),
+                tuple(held["stakes"]),
+                tuple(held["temperatures"]),
+                held["ratio_cap"],
+                held["tolerance"],
+            )
             looks = tuple(
                 StreamLook(
                     look["num_tokens"],
@@ -134,7 +138,7 @@ class StreamEvidence:
             return cls(
                 stored["subject"],
                 Plan(**stored["plan"]),
-                StreamBets(**bets),
+                bets,
                 stored["budget"],
                 looks,
                 stored["num_with_law"],

@@ -11,11 +11,12 @@ import torch
 from draftproof.backends.numpy_head import NumpyHead
 from draftproof.distill.batches import held_out_batches, padded, split, training_batches
 from draftproof.distill.corpus import Corpus, Recording
-from draftproof.distill.measure import measure_head
+from draftproof.distill.measure import measure_head, score
 from draftproof.distill.network import DraftHead
 from draftproof.distill.optimiser import Optimiser
 from draftproof.distill.target_head import TargetHead
 from draftproof.distill.train import CHECKPOINT, TrainingPlan, train
+from draftproof.distill.vocabulary import draft_vocabulary, expected_counts, observed_counts
 from draftproof.errors import ModelFileError
 from draftproof.models.head_files import HeadShape, HeadWeights, read_head, write_head
 
@@ -121,7 +122,7 @@ def test_padding_changes_no_prediction():
 def test_acceptance_is_the_overlap_of_the_laws():
     head = DraftHead(SHAPE)
     batch = padded([recording(17, 1)])
-    found = measure_head(head, TARGET, [batch], 1)
+    found = measure_head(head, TARGET, score(TARGET, [batch]), 1)
     with torch.no_grad():
         (features,) = head.unroll(batch.features, torch.from_numpy(MATRIX)[batch.token_ids], 1)
     overlaps = []
@@ -157,7 +158,8 @@ def test_training_raises_acceptance_and_goes_on_after_an_interruption(corpus, tm
         plan = TrainingPlan(seconds, batch_tokens=200, measure_every_s=0.4, seed=seed)
         return trained(DraftHead(SHAPE), corpus, plan, tmp_path, lines.append)
 
-    start = measure_head(DraftHead(SHAPE), TARGET, held_out_batches(corpus, 900, 200), 3)
+    text = score(TARGET, held_out_batches(corpus, 900, 200))
+    start = measure_head(DraftHead(SHAPE), TARGET, text, 3)
     first = run(1.5)
     assert first.held_out.sampled[0] > start.sampled[0] + 0.1
     assert (tmp_path / CHECKPOINT).is_file()
@@ -181,6 +183,18 @@ def test_training_ends_where_nothing_is_gained(corpus, tmp_path):
     plan = TrainingPlan(30, batch_tokens=200, measure_every_s=1e-6, patience=2, rate=1e-9)
     found = trained(DraftHead(SHAPE), corpus, plan, tmp_path)
     assert found.reason == "no gain in 2 measurements"
+
+
+def test_the_vocabulary_knows_tokens_that_were_expected_and_never_seen(tmp_path):
+    held = Corpus(tmp_path)
+    state = MATRIX[9] * 2  # after it token 9 is the likely one
+    held.add([Recording.of([0] * 40, [np.tile(state, (39, 1))])])
+    ids, coverage = draft_vocabulary(held, MATRIX, 3)
+    law = np.exp(MATRIX @ state) / np.exp(MATRIX @ state).sum()
+    assert observed_counts(held, 12).tolist() == [40.0] + [0.0] * 11
+    assert {0, 9} < set(ids.tolist())
+    assert coverage == pytest.approx(law[ids].sum(), abs=1e-3)
+    np.testing.assert_allclose(expected_counts(held, MATRIX), 39 * law, rtol=1e-3)
 
 
 def test_the_optimiser_moves_all_directions_alike():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Final
 
 import torch
 
@@ -11,7 +12,58 @@ from draftproof.distill.batches import Batch
 from draftproof.distill.network import DraftHead
 from draftproof.distill.target_head import TargetHead
 
-__all__ = ["HeldOut", "measure_head"]
+__all__ = ["HeldOut", "Scored", "measure_head", "score"]
+
+Tensor = Any
+#: Positions whose laws are held at once.
+_AT_ONCE: Final = 256
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scored:
+    """Held-out text, and what of the target's laws is the same at every measurement.
+
+    Parameters
+    ----------
+    batch : Batch
+        The text.
+    log_total : torch.Tensor of float32, shape (B, T)
+        Logarithm of the sum of exponentials of the target's logits, over all tokens.
+    best : torch.Tensor of int64, shape (B, T)
+        The target's most likely token.
+    """
+
+    batch: Batch
+    log_total: Tensor
+    best: Tensor
+
+
+def score(target: TargetHead, batches: Sequence[Batch]) -> list[Scored]:
+    """Score held-out text once.
+
+    Parameters
+    ----------
+    target : TargetHead
+        The target's output layer.
+    batches : sequence of Batch
+        The text.
+
+    Returns
+    -------
+    list of Scored
+        One per batch.
+    """
+    found = []
+    with torch.no_grad():
+        for batch in batches:
+            rows = batch.wanted.flatten(0, 1).split(_AT_ONCE)
+            logits = [part @ target.output.T for part in rows]
+            shape = batch.token_ids.shape
+            totals = torch.cat([part.logsumexp(-1) for part in logits]).view(shape)
+            found.append(
+                Scored(batch, totals, torch.cat([p.argmax(-1) for p in logits]).view(shape))
+            )
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +96,7 @@ class HeldOut:
 
 
 def measure_head(
-    head: DraftHead, target: TargetHead, batches: Sequence[Batch], steps: int
+    head: DraftHead, target: TargetHead, text: Sequence[Scored], steps: int
 ) -> HeldOut:
     """Measure a head along recorded text.
 
@@ -54,7 +106,7 @@ def measure_head(
         The head.
     target : TargetHead
         What it borrows.
-    batches : sequence of Batch
+    text : sequence of Scored
         Held-out text.
     steps : int
         Draft positions.
@@ -68,19 +120,18 @@ def measure_head(
     sampled, greedy, counts = [0.0] * steps, [0.0] * steps, [0] * steps
     head.eval()
     with torch.no_grad():
-        for batch in batches:
+        for scored in text:
+            batch = scored.batch
             predicted = head.unroll(batch.features, target.embedding[batch.token_ids], steps)
             for step, features in enumerate(predicted):
                 mask = batch.mask(step)
-                for wanted, guessed in zip(
-                    batch.wanted[mask].split(256), features[mask].split(256), strict=True
-                ):
-                    law = target.law(wanted)
+                parts = (batch.wanted, features, scored.log_total, scored.best)
+                pieces = (part[mask].split(_AT_ONCE) for part in parts)
+                for wanted, guessed, log_total, best in zip(*pieces, strict=True):
+                    law = (wanted @ target.drafted.T - log_total[:, None]).exp()
                     draft = target.draft_log_law(guessed)
-                    own = draft.exp()
-                    sampled[step] += torch.minimum(law[:, target.draft_ids], own).sum().item()
-                    best = target.draft_ids[draft.argmax(-1)]
-                    greedy[step] += (law.argmax(-1) == best).sum().item()
+                    sampled[step] += torch.minimum(law, draft.exp()).sum().item()
+                    greedy[step] += (target.draft_ids[draft.argmax(-1)] == best).sum().item()
                 counts[step] += int(mask.sum())
     head.train()
     return HeldOut(

@@ -7,9 +7,8 @@ therefore cost one pass per token together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -23,7 +22,7 @@ from draftproof.distill.seeds import HELD_OUT, seed_messages
 from draftproof.engine import Engine
 from draftproof.errors import ConfigError
 
-__all__ = ["Recorder", "Wanted", "frequencies", "record_answers", "record_texts", "text_files"]
+__all__ = ["Recorder", "Wanted", "record_answers", "record_texts", "text_files"]
 
 #: Temperatures of recorded answers, by turns: mostly the model's own law, some near its
 #: mode, where users decode too.
@@ -253,27 +252,3 @@ def _read(target: ModelBackend, ids: Sequence[int]) -> Recording:
     finally:
         target.close(sequence)
     return Recording.of(ids, [hidden])
-
-
-def frequencies(corpus: Corpus, vocab_size: int) -> NDArray[np.int64]:
-    """Count every token of a corpus.
-
-    Parameters
-    ----------
-    corpus : Corpus
-        The corpus.
-    vocab_size : int
-        Number of token ids V.
-
-    Returns
-    -------
-    ndarray of int64, shape (V,)
-        How often each token stands in it.
-    """
-    counts = np.zeros(vocab_size, dtype=np.int64)
-    tokens: Iterator[NDArray[np.int32]] = chain.from_iterable(
-        (each.token_ids for each in shard.recordings) for shard in corpus
-    )
-    for ids in tokens:
-        counts += np.bincount(ids, minlength=vocab_size)
-    return counts

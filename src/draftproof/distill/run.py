@@ -19,13 +19,13 @@ from draftproof.distill.network import DraftHead
 from draftproof.distill.record import (
     Recorder,
     Wanted,
-    frequencies,
     record_answers,
     record_texts,
     text_files,
 )
 from draftproof.distill.target_head import TargetHead
 from draftproof.distill.train import Trained, TrainingPlan, train
+from draftproof.distill.vocabulary import draft_vocabulary
 from draftproof.engine import Engine, EngineCore, SchedulerConfig
 from draftproof.errors import ConfigError
 from draftproof.models.head_files import HeadShape, HeadWeights, write_head
@@ -38,7 +38,7 @@ Progress = Callable[[str], None]
 _RECORDING: Final = 0.35
 #: Head width that rotation and vector units like.
 _HEAD_DIM: Final = 64
-_VOCABULARY: Final = "draft_ids.npy"
+_VOCABULARY: Final = "draft_ids.npz"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class Distilled:
     num_recorded : int
         Hidden states that it learned from.
     coverage : float
-        Share of recorded tokens that can be drafted.
+        Probability of the tokens that can be drafted, under the target's laws on average.
     """
 
     head: HeadWeights
@@ -149,10 +149,10 @@ def distill(
     work = folder / "work"
     corpus = Corpus(work / "corpus")
     recorded = _record(target, tokenizer, plan, corpus, start, progress)
-    counts = frequencies(corpus, target.info.vocab_size)
-    ids = _draft_ids(work / _VOCABULARY, counts, plan.draft_vocab_size)
-    coverage = float(counts[ids].sum() / counts.sum())
-    progress(f"{len(ids)} tokens can be drafted, {coverage:.1%} of {recorded} recorded ones")
+    ids, coverage = _draft_ids(work / _VOCABULARY, corpus, borrowed, plan.draft_vocab_size)
+    progress(
+        f"{recorded} tokens recorded; {len(ids)} can be drafted, {coverage:.1%} of the probability"
+    )
     shape = _shape(borrowed, len(ids))
     torch.manual_seed(plan.seed)
     head = DraftHead(shape)
@@ -209,16 +209,17 @@ def _record(
     return held
 
 
-def _draft_ids(path: Path, counts: NDArray[np.int64], size: int) -> NDArray[np.int64]:
-    """Return the most frequent tokens; those of an earlier run where there was one."""
+def _draft_ids(
+    path: Path, corpus: Corpus, borrowed: Borrowed, size: int
+) -> tuple[NDArray[np.int64], float]:
+    """Choose the tokens that can be drafted; an earlier run has chosen already."""
     if path.is_file():
-        held: NDArray[np.int64] = np.load(path)
-        return held
-    # Low ids are the frequent ones of most tokenizers: they fill up what was never seen.
-    order = np.lexsort((np.arange(len(counts)), -counts))
-    ids: NDArray[np.int64] = np.sort(order[:size]).astype(np.int64)
-    np.save(path, ids)
-    return ids
+        with np.load(path) as held:
+            known: NDArray[np.int64] = held["ids"]
+            return known, float(held["coverage"])
+    ids, coverage = draft_vocabulary(corpus, borrowed.output, size)
+    np.savez(path, ids=ids, coverage=coverage)
+    return ids, coverage
 
 
 def _shape(borrowed: Borrowed, draft_vocab_size: int) -> HeadShape:

@@ -48,10 +48,6 @@ class TargetHead:
         ids = torch.from_numpy(draft_ids)
         return cls(table, rows, ids, rows[ids].contiguous())
 
-    def law(self, features: Tensor) -> Tensor:
-        """Return the target's law at temperature 1 over all tokens, (..., V)."""
-        return (features @ self.output.T).softmax(-1)
-
     def draft_log_law(self, features: Tensor) -> Tensor:
         """Return log probabilities over the draft vocabulary alone, (..., D)."""
         return (features @ self.drafted.T).log_softmax(-1)

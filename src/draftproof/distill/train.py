@@ -14,7 +14,7 @@ import torch
 from draftproof.distill.batches import Batch, held_out_batches, training_batches
 from draftproof.distill.corpus import Corpus
 from draftproof.distill.linear_start import linear_start
-from draftproof.distill.measure import HeldOut, measure_head
+from draftproof.distill.measure import HeldOut, Scored, measure_head, score
 from draftproof.distill.network import DraftHead
 from draftproof.distill.optimiser import Optimiser
 from draftproof.distill.target_head import TargetHead
@@ -185,7 +185,7 @@ def train(
     batches = training_batches(corpus, plan.batch_tokens, order)
     if is_fresh:
         linear_start(head, target, _first(batches, _LINEAR_POSITIONS))
-    held_out = held_out_batches(corpus, _MEASURED, plan.batch_tokens)
+    held_out = score(target, held_out_batches(corpus, _MEASURED, plan.batch_tokens))
 
     def measure() -> HeldOut:
         return _measured(state, target, held_out, plan, progress)
@@ -275,7 +275,7 @@ def _update(
 def _measured(
     state: _State,
     target: TargetHead,
-    held_out: list[Batch],
+    held_out: list[Scored],
     plan: TrainingPlan,
     progress: Progress,
 ) -> HeldOut:

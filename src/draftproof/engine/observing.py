@@ -37,8 +37,10 @@ def observe_rows(
     proposers : mapping of str to Proposer
         Drafters by name.
     """
+    if not target.info.hidden_size or not isinstance(target, HiddenStates):
+        return  # first what is cheap: this is asked after every pass
     readers = [(name, held) for name, held in proposers.items() if isinstance(held, HiddenReader)]
-    if not readers or not isinstance(target, HiddenStates):
+    if not readers:
         return
     hidden = target.hidden()
     begin = 0

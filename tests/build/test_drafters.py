@@ -11,6 +11,7 @@ from draftproof.build.rules import RULE_OWNERS
 from draftproof.build.speculative import DEFAULT_KAPPA, OWNERS
 from draftproof.errors import ConfigError
 from draftproof.proposers import (
+    DraftHeadProposer,
     DraftModelProposer,
     DraftModelTreeProposer,
     HybridProposer,
@@ -25,7 +26,7 @@ DRAFT = TableBackend(MarkovTable(9, 1, seed=1))
 
 def made(**config):
     draft = DRAFT if "model" in config or "num_layers" in config else None
-    return make_proposers(SpeculativeConfig.parse(config), 9, draft)
+    return make_proposers(SpeculativeConfig.parse(config), 9, draft, head=object())
 
 
 @pytest.mark.parametrize(
@@ -36,6 +37,7 @@ def made(**config):
         ({"method": "prediction"}, PredictionProposer, 12),
         ({"method": "hybrid", "model": "x"}, HybridProposer, 8),
         ({"model": "x"}, DraftModelProposer, 3),
+        ({"method": "draft-head", "model": "x"}, DraftHeadProposer, 3),
         ({"method": "early_exit", "num_layers": 1}, DraftModelProposer, 3),
         ({"method": "hybrid", "num_layers": 1}, HybridProposer, 8),
         ({"method": "draft_model_tree", "num_layers": 1}, DraftModelTreeProposer, 10),
@@ -54,7 +56,7 @@ def test_plain_decoding_has_no_drafter():
     assert made() == []
 
 
-@pytest.mark.parametrize("method", ["draft_model", "hybrid", "draft_model_tree"])
+@pytest.mark.parametrize("method", ["draft_model", "draft_head", "hybrid", "draft_model_tree"])
 def test_a_draft_model_that_was_not_loaded_is_missed(method):
     config = SpeculativeConfig.parse({"method": method, "model": "x"})
     with pytest.raises(ConfigError, match="none was loaded"):

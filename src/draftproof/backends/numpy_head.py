@@ -88,7 +88,8 @@ class NumpyHead:
     def _norm(self, values: Floats, name: str) -> Floats:
         square = np.mean(values * values, axis=-1, keepdims=True)
         scale = 1 / np.sqrt(square + np.float32(self.shape.norm_epsilon))
-        return (values * scale * self._weights[f"{name}.weight"]).astype(np.float32)
+        normed: Floats = (values * scale * self._weights[f"{name}.weight"]).astype(np.float32)
+        return normed
 
     def _heads(self, values: Floats) -> Floats:
         rows, tokens, _width = values.shape

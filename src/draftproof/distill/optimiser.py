@@ -58,8 +58,9 @@ class Optimiser:
         rate = _MATRIX_RATE * self._rate * scale
         with torch.no_grad():
             for matrix, momentum in zip(self._matrices, self._momenta, strict=True):
-                momentum.lerp_(matrix.grad, 1 - _MOMENTUM)
-                direction = _orthogonal(matrix.grad.lerp(momentum, _MOMENTUM))
+                gradient: Tensor = matrix.grad
+                momentum.lerp_(gradient, 1 - _MOMENTUM)
+                direction = _orthogonal(gradient.lerp(momentum, _MOMENTUM))
                 size = 0.2 * max(matrix.shape) ** 0.5
                 matrix.mul_(1 - rate * _DECAY).add_(direction, alpha=-rate * size)
         for group in self._adam.param_groups:

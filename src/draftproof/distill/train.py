@@ -265,7 +265,7 @@ def _update(
         error = (guessed - batch.wanted[mask]).pow(2).mean() / size
         total = total + plan.later_weight**step * (loss + plan.feature_weight * error)
     head.zero_grad(set_to_none=True)
-    total.backward()
+    torch.autograd.backward(total)
     warm = min(1.0, (state.num_updates + 1) / 20)
     state.optimiser.step(warm * max(left, 0.02))
     state.num_updates += 1

@@ -74,14 +74,15 @@ class TransformersSubject:
         """
         from draftproof.audit.subjects.workers import transformers_engine
 
-        told = transformers_engine.draw(
-            self.model,
-            self._options,
-            prompt_ids,
-            known_options(policy)
-            | {"max_tokens": policy.horizon, "eos_token_ids": sorted(policy.eos_token_ids)},
-            [own_seed(first_seed + i) for i in range(num)],
-        )
+        wanted = known_options(policy) | {
+            "max_tokens": policy.horizon,
+            "eos_token_ids": sorted(policy.eos_token_ids),
+        }
+        seeds = [own_seed(first_seed + i) for i in range(num)]
+        try:
+            told = transformers_engine.draw(self.model, self._options, prompt_ids, wanted, seeds)
+        except (ValueError, RuntimeError, IndexError) as error:
+            raise BackendError(f"generate: {' '.join(str(error).split())}") from error
         rounds = {RoundKind(*kind): times for *kind, times in told["rounds"]}
         return Draws(padded(told["samples"], policy.horizon), rounds, True)
 

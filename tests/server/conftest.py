@@ -12,7 +12,6 @@ from contextlib import asynccontextmanager, contextmanager
 
 import httpx
 import pytest
-import uvicorn
 
 from draftproof.backends.table import FunctionTable, PagedStore, TableBackend, seeded_probs
 from draftproof.build.grammars import lazy_constraints
@@ -20,7 +19,7 @@ from draftproof.engine import Engine, EngineCore, SchedulerConfig
 from draftproof.errors import PromptError
 from draftproof.proposers import NgramProposer, PredictionProposer, SuffixProposer
 from draftproof.server import RequestLog, ServerConfig, Service, create_app
-from draftproof.server.run import DrainingServer
+from draftproof.server.run import make_server
 
 CHARACTERS = "\n" + "".join(map(chr, range(0x20, 0x7F)))
 EOS = len(CHARACTERS)
@@ -184,10 +183,7 @@ class Kit:
             ports.append(port)
             ready.set()
 
-        settings = uvicorn.Config(
-            self.app, host="127.0.0.1", port=0, log_config=None, log_level="warning", lifespan="on"
-        )
-        server = DrainingServer(settings, self.service, on_start)
+        server = make_server(self.service, on_start)
         thread = threading.Thread(target=server.run, daemon=True)
         thread.start()
         assert ready.wait(20)

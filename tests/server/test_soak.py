@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 
 import httpx
 
-from draftproof.engine import Engine
+from draftproof.engine import Engine, GenerateResult, StepOutput
+from draftproof.engine.session import Session
+from draftproof.server.generation import Generation
+from draftproof.server.worker import Ticket
 
-NUM_REQUESTS, NUM_AT_ONCE, SHARE_LEAVING = 60, 16, 0.2
+NUM_REQUESTS, NUM_AT_ONCE = 500, 64
+SHARE_LEAVING, SHARE_LATE = 0.15, 0.05
 POLICIES = [
     {"temperature": 0},
     {"temperature": 1.0},
@@ -22,32 +27,44 @@ SPECULATION = [
     {"num_speculative_tokens": 0},
     {"method": "ngram", "num_speculative_tokens": 7},
     {"method": "suffix", "rejection_sample_method": "coupled"},
+    {"method": "suffix", "rejection_sample_method": "block"},
     {"method": "ngram", "rejection_sample_method": "sample-match"},
 ]
+#: What lives no longer than its request.
+SHORT_LIVED = (Session, Ticket, Generation, GenerateResult, StepOutput)
 
 
 def make_body(index, coin):
     body = {
         "model": "table",
-        "prompt": "ab" * coin.randint(1, 40) + str(index),
-        "max_tokens": coin.randint(1, 120),
+        "prompt": "ab" * coin.randint(1, 30) + str(index),
+        "max_tokens": coin.choice([1, 4, 16, 40]),
         "seed": index,
         "stream": coin.random() < 0.5,
         **POLICIES[index % len(POLICIES)],
     }
-    spec = SPECULATION[coin.randrange(len(SPECULATION))]
+    spec = coin.choice(SPECULATION)
     return body if spec is None else body | {"speculative_config": spec}
 
 
-def solo_text(tools, body):
-    """What the engine gives the request alone, by a way that is not the server's."""
-    engine: Engine = tools.make_engine(kappa=4)
+def make_plans(coin):
+    """Bodies, and after how many seconds their client leaves or their deadline passes."""
+    plans = []
+    for index in range(NUM_REQUESTS):
+        body, leave_s, fate = make_body(index, coin), None, coin.random()
+        if fate < SHARE_LEAVING:
+            body["max_tokens"], leave_s = 300, coin.random()
+        elif fate < SHARE_LEAVING + SHARE_LATE:
+            body |= {"max_tokens": 400, "ignore_eos": True, "timeout_s": 0.01 + coin.random() / 5}
+        plans.append((body, leave_s))
+    return plans
+
+
+def solo_text(engine: Engine, body):
+    """What an engine gives the request alone, by a way that is not the server's."""
     spec = dict(body.get("speculative_config") or {})
-    options = {
-        key: value
-        for key, value in body.items()
-        if key not in ("model", "prompt", "stream", "speculative_config")
-    }
+    left_out = ("model", "prompt", "stream", "speculative_config", "timeout_s")
+    options = {key: value for key, value in body.items() if key not in left_out}
     default = {"ngram": 5, "suffix": 8}.get(spec.get("method"))
     options |= {
         "num_speculative_tokens": spec.get("num_speculative_tokens", default),
@@ -58,11 +75,13 @@ def solo_text(tools, body):
 
 
 async def ask(client, body, tools, leave_s):
-    """Return the text, or None for who left."""
+    """Return the text, or None for who left or came too late."""
     try:
         async with asyncio.timeout(leave_s):
             answer = await client.post("/v1/completions", json=body)
     except TimeoutError:
+        return None
+    if "timeout_s" in body and (answer.status_code == 504 or '"deadline_exceeded"' in answer.text):
         return None
     assert answer.status_code == 200, answer.text
     if not body["stream"]:
@@ -71,43 +90,55 @@ async def ask(client, body, tools, leave_s):
     return "".join(chunk["choices"][0]["text"] for chunk in chunks)
 
 
-def test_soak(kit_type, tools):
-    kit = kit_type(max_rows=8)
-    kit.backend.pass_s = 0.0005
-    coin = random.Random(20)
-    bodies = [make_body(index, coin) for index in range(NUM_REQUESTS)]
-    leaving = [coin.random() < SHARE_LEAVING for _ in bodies]
-    waits = [coin.random() * 0.2 if leaves else None for leaves in leaving]
-    snapshots = []
+async def crowd(url, plans, tools, snapshots):
+    """Ask everything, some at a time; read the counters now and then."""
+    places = asyncio.Semaphore(NUM_AT_ONCE)
+    limits = httpx.Limits(max_connections=2 * NUM_AT_ONCE)
+    async with httpx.AsyncClient(base_url=url, timeout=120, limits=limits) as client:
 
-    async def crowd(url):
-        places = asyncio.Semaphore(NUM_AT_ONCE)
-        limits = httpx.Limits(max_connections=2 * NUM_AT_ONCE)
-        async with httpx.AsyncClient(base_url=url, timeout=60, limits=limits) as client:
-
-            async def one(body, wait):
-                async with places:
-                    text = await ask(client, body, tools, wait)
+        async def one(index, body, leave_s):
+            async with places:
+                text = await ask(client, body, tools, leave_s)
+            if index % 10 == 0:
                 snapshots.append(read_counters((await client.get("/metrics")).text))
-                return text
+            return text
 
-            return await asyncio.gather(*map(one, bodies, waits))
+        asked = (one(index, *plan) for index, plan in enumerate(plans))
+        return await asyncio.gather(*asked)
 
+
+def test_soak(kit_type, tools):
+    """SV-1: 500 requests, 64 at once, a fifth of which leave or come too late."""
+    kit = kit_type(max_rows=32)
+    plans = make_plans(random.Random(20))
+    snapshots, earlier = [], alive()
     with kit.listening() as url:
-        texts = asyncio.run(crowd(url))
+        texts = asyncio.run(crowd(url, plans, tools, snapshots))
         kit.wait_idle()
         last = read_counters(httpx.get(url + "/metrics").text)
+        assert not [type(one) for one in alive() if not any(one is old for old in earlier)]
     finished = [index for index, text in enumerate(texts) if text is not None]
-    assert len(finished) >= NUM_REQUESTS - sum(leaving)
+    steady = [
+        i for i, (body, leave_s) in enumerate(plans) if leave_s is None and "timeout_s" not in body
+    ]
+    assert set(steady) <= set(finished)
     assert len(finished) < NUM_REQUESTS
+    alone = tools.make_engine(kappa=4)
     for index in finished:
-        assert texts[index] == solo_text(tools, bodies[index]), bodies[index]
+        assert texts[index] == solo_text(alone, plans[index][0]), plans[index][0]
     for before, after in zip(snapshots, [*snapshots[1:], last], strict=True):
-        fallen = {name for name, value in before.items() if value > after[name]}
-        assert not fallen
+        assert not {name for name, value in before.items() if value > after[name]}
     assert last['draftproof:request_success_total{finished_reason="error"}'] == 0
+    assert last['draftproof:request_success_total{finished_reason="abort"}'] > 20
     usage = kit.backend.usage
     assert usage.free_pages + usage.evictable_pages == usage.total_pages
+    assert sum(kit.service.ledger.totals().finished.values()) <= NUM_REQUESTS
+
+
+def alive():
+    """Return what should go with its request and is still referred to."""
+    gc.collect()
+    return [one for one in gc.get_objects() if isinstance(one, SHORT_LIVED)]
 
 
 def read_counters(text):

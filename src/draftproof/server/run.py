@@ -11,10 +11,13 @@ import uvicorn
 
 from draftproof.server.app import Service, create_app
 
-__all__ = ["serve"]
+__all__ = ["make_server", "serve"]
 
 #: How long connections get to take their last bytes, in seconds.
 _CLOSING_S = 5
+#: How long an idle connection stays open, in seconds. Clients keep theirs for 5 or for 60;
+#: who closes first must be the client, or its next request meets a closed door.
+_KEEP_ALIVE_S = 75
 
 
 class DrainingServer(uvicorn.Server):
@@ -73,8 +76,8 @@ class DrainingServer(uvicorn.Server):
         return False
 
 
-def serve(service: Service, *, on_start: Callable[[int], None] | None = None) -> None:
-    """Listen until SIGTERM or SIGINT, then drain.
+def make_server(service: Service, on_start: Callable[[int], None] | None = None) -> DrainingServer:
+    """Return the server of a service, which listens when it is run.
 
     Parameters
     ----------
@@ -82,6 +85,11 @@ def serve(service: Service, *, on_start: Callable[[int], None] | None = None) ->
         Who answers.
     on_start : callable, optional
         Given the port once the server listens.
+
+    Returns
+    -------
+    DrainingServer
+        Its ``run`` blocks until a signal ends it, or ``should_exit`` is set.
     """
     config = uvicorn.Config(
         create_app(service),
@@ -92,8 +100,22 @@ def serve(service: Service, *, on_start: Callable[[int], None] | None = None) ->
         access_log=False,
         server_header=False,
         lifespan="on",
+        timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=_CLOSING_S,
         h11_max_incomplete_event_size=64 * 1024,
     )
-    DrainingServer(config, service, on_start).run()
+    return DrainingServer(config, service, on_start)
+
+
+def serve(service: Service, *, on_start: Callable[[int], None] | None = None) -> None:
+    """Listen until SIGTERM or SIGINT, then drain.
+
+    Parameters
+    ----------
+    service : Service
+        Who answers.
+    on_start : callable, optional
+        Given the port once the server listens.
+    """
+    make_server(service, on_start).run()
     sys.stderr.flush()

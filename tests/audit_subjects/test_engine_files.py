@@ -37,7 +37,8 @@ from llama_cpp.table import V, draw, row
 __version__ = "0.0.fake"
 
 class Llama:
-    def __init__(self, path, *, n_ctx, n_batch, draft_model, logits_all, verbose):
+    def __init__(self, path, *, n_ctx, n_batch, draft_model, logits_all, n_threads,
+                 n_threads_batch, verbose):
         assert logits_all and not verbose and n_ctx == n_batch
         self._drafter, self._seed, self.scores = draft_model, 0, np.zeros((n_ctx, V))
 

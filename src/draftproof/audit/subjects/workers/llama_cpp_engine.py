@@ -35,7 +35,7 @@ class Engine:
     ----------
     options : dict
         ``model`` (path); ``prompt_lookup`` (drafts a round) and ``max_ngram_size`` (longest
-        n-gram that is looked up), or neither; ``n_ctx`` (tokens of context).
+        n-gram that is looked up), or neither; ``n_ctx`` (tokens of context); ``threads``.
     """
 
     def __init__(self, options: dict[str, Any]) -> None:
@@ -54,6 +54,9 @@ class Engine:
             n_batch=size,
             draft_model=self._drafter,
             logits_all=True,
+            # Its threads wait for each other in loops: small models are faster on one.
+            n_threads=options.get("threads", 1),
+            n_threads_batch=options.get("threads", 1),
             verbose=False,
         )
 

@@ -17,6 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from draftproof.cli import CliContext, app
+from draftproof.errors import ConfigError
 
 SCRIPT = Path(__file__).parents[1] / "cli" / "table_cli.py"
 BODY = {"model": "table", "prompt": "abc", "max_tokens": 60, "seed": 1, "ignore_eos": True}
@@ -131,6 +132,41 @@ def test_the_key_comes_from_the_environment_and_a_kill_is_seen(start, tools):
     assert isinstance(asked(), httpx.TransportError)
 
 
+def test_kill_and_restart(start, tools):
+    """Who waits sees an error, never silence; the next server gives the same text."""
+    words = ("--speculative-config", '{"method": "ngram"}')
+    first = start(*words, pass_s=0.02)
+    body = BODY | {"max_tokens": 900, "stream": True}
+    url = first.url + "/v1/completions"
+
+    def read():
+        """Return the lines that came, and how the stream ended."""
+        lines = []
+        try:
+            with httpx.stream("POST", url, json=body, timeout=30) as answer:
+                lines += answer.iter_lines()
+        except httpx.TransportError as error:
+            return lines, error
+        return lines, None
+
+    streams = [in_thread(read) for _ in range(3)]
+    tools.wait_for(lambda: httpx.get(first.url + "/health").json()["num_in_flight"] == 3)
+    short = BODY | {"max_tokens": 20}
+    before = httpx.post(url, json=short, timeout=30).json()["choices"][0]["text"]
+    first.process.kill()
+    for one in streams:
+        lines, error = one()
+        assert isinstance(error, httpx.TransportError)
+        assert not any("[DONE]" in line or '"finish_reason":"' in line for line in lines)
+    with pytest.raises(httpx.ConnectError):
+        httpx.post(url, json=short, timeout=30)
+    port = first.url.rpartition(":")[2]
+    again = start(*words, "--port", port)
+    assert again.url == first.url
+    after = httpx.post(url, json=short, timeout=30).json()["choices"][0]["text"]
+    assert after == before
+
+
 @pytest.fixture(scope="module")
 def invoke(tmp_path_factory):
     load = runpy.run_path(str(SCRIPT))["load"]
@@ -154,6 +190,8 @@ def invoke(tmp_path_factory):
         (["--max-tokens", "0"], "max_tokens"),
         (["--speculative-config", '{"methid": "ngram"}'], "methid"),
         (["--draft-precision", "int8"], "--draft-precision"),
+        (["--allow-drafter", "none", "--allow-drafter", "ngram"], "--allow-drafter"),
+        (["--allow-drafter", "draft_model"], "draft_model"),
         (["-m", "no-such-model"], "no-such-model"),
     ],
 )
@@ -162,3 +200,25 @@ def test_options_out_of_range(invoke, words, named):
     assert answer.exit_code in (1, 2)
     assert named in answer.stderr
     assert "Traceback" not in answer.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ((), ("ngram", "suffix", "prediction")),
+        (("--allow-drafter", "ngram"), ("ngram",)),
+        (("--allow-drafter", "prediction", "--allow-drafter", "suffix"), ("prediction", "suffix")),
+        (("--allow-drafter", "none"), ()),
+    ],
+)
+def test_the_drafters_that_requests_may_choose(tmp_path, words, offered):
+    asked = []
+
+    def load(model, **options):
+        asked.append(options["also"])
+        raise ConfigError("enough")
+
+    context = CliContext(load=load, cache_dir=tmp_path)
+    answer = CliRunner().invoke(app, ["serve", *words], obj=context)
+    assert "enough" in answer.stderr
+    assert asked == [offered]

@@ -79,6 +79,8 @@ class Campaign:
     on_progress: Callable[[Progress], None] = lambda _progress: None
     _begin: float = 0.0
     _measured: list[Measurement] = field(default_factory=list)
+    _of: dict[int, list[Measurement]] = field(default_factory=dict)
+    _open: dict[int, tuple[Arm, ...]] = field(default_factory=dict)
     _costs: dict[int, list[float]] = field(default_factory=dict)
     _warm: set[int] = field(default_factory=set)
 
@@ -96,7 +98,8 @@ class Campaign:
             Those and the new ones.
         """
         self._begin = self.clock()
-        self._measured = list(earlier)
+        for measurement in earlier:
+            self._keep(measurement)
         held = {(each.condition, each.round) for each in earlier}
         for number in range(self.settings.rounds):
             order = list(range(len(self.settings.conditions)))
@@ -116,7 +119,7 @@ class Campaign:
         )
 
     def _round(self, condition: int, number: int) -> None:
-        arms = self._open_arms(condition)
+        arms = list(self._open_arms(condition))
         if not arms or self._is_too_late(condition):
             return
         settings = self.settings
@@ -135,9 +138,14 @@ class Campaign:
             begun_s = self.clock() - self._begin
             outcome = self.runner.run(asked, arm, load, settings.max_tokens)
             measurement = _measurement(condition, arm, number, place, begun_s, outcome, load)
-            self._measured.append(measurement)
+            self._keep(measurement)
             self.on_measured(measurement)
         self._costs.setdefault(condition, []).append(self.clock() - begin)
+
+    def _keep(self, measurement: Measurement) -> None:
+        self._measured.append(measurement)
+        self._of.setdefault(measurement.condition, []).append(measurement)
+        self._open.pop(measurement.condition, None)
 
     def _warm_up(self, condition: Condition, arms: Sequence[Arm], load: Load) -> None:
         """Run the plainest and the widest arm for a few tokens, on prompts that do not count."""
@@ -147,19 +155,17 @@ class Campaign:
         for arm in dict.fromkeys((ordered[0], ordered[-1])):
             self.runner.run(condition, arm, short, min(_WARM_TOKENS, self.settings.max_tokens))
 
-    def _open_arms(self, condition: int) -> list[Arm]:
+    def _open_arms(self, condition: int) -> tuple[Arm, ...]:
         """Return the arms that still need rounds, with the plain one they are divided by."""
-        arms = [
-            arm
-            for arm in self.settings.arms
-            if not is_settled(self.settings, self._measured, condition, arm)
-        ]
-        if all(arm.is_plain for arm in arms) and len(self.settings.arms) > 1:
-            return []
-        return arms
+        if condition not in self._open:
+            held, settings = self._of.get(condition, []), self.settings
+            arms = tuple(a for a in settings.arms if not is_settled(settings, held, condition, a))
+            is_over = all(arm.is_plain for arm in arms) and len(settings.arms) > 1
+            self._open[condition] = () if is_over else arms
+        return self._open[condition]
 
     def _rounds_of(self, condition: int) -> int:
-        return len({each.round for each in self._measured if each.condition == condition})
+        return len({each.round for each in self._of.get(condition, [])})
 
     def _is_too_late(self, condition: int) -> bool:
         if self.settings.minutes is None:
@@ -203,20 +209,20 @@ class Campaign:
     def _tell(self, doing: str) -> None:
         settings = self.settings
         total = settings.rounds * len(settings.conditions) * len(settings.arms)
+        known = [cost for held in self._costs.values() for cost in held]
+        usual = statistics.median(known) if known else 0.0
         left, seconds = 0, 0.0
         for index in range(len(settings.conditions)):
             rounds = settings.rounds - self._rounds_of(index)
             arms = len(self._open_arms(index))
             left += rounds * arms
             costs = self._costs.get(index)
-            known = [cost for held in self._costs.values() for cost in held]
-            if known:
-                share = arms / len(settings.arms)
-                seconds += rounds * share * statistics.median(costs or known)
+            each = statistics.median(costs) if costs else usual
+            seconds += rounds * each * arms / len(settings.arms)
         spent = self.clock() - self._begin
         if settings.minutes is not None:
             seconds = min(seconds, max(0.0, 60.0 * settings.minutes - spent))
-        remaining = seconds if self._costs else None
+        remaining = seconds if known else None
         self.on_progress(Progress(max(0, total - left), total, remaining, doing))
 
 
@@ -260,9 +266,9 @@ def _name(condition: Condition) -> str:
 
 
 def _seed(seed: int, workload: str, place: int) -> int:
-    """Return the seed of a request; all arms share it."""
+    """Return the seed of a request, which all arms share; 31 bits, as every server takes them."""
     digest = hashlib.sha256(f"{seed}\n{workload}\n{place}".encode()).digest()
-    return int.from_bytes(digest[:6], "little")
+    return int.from_bytes(digest[:4], "little") >> 1
 
 
 def _measurement(

@@ -93,11 +93,14 @@ def summarise(
     verdicts : tuple of Verdict
         By condition.
     """
+    held: dict[int, list[Measurement]] = {}
+    for each in measurements:
+        held.setdefault(each.condition, []).append(each)
     cells = tuple(
-        _cell(settings, measurements, index, arm)
-        for index in range(len(settings.conditions))
+        _cell(settings, held[index], index, arm)
+        for index in sorted(held)
         for arm in settings.arms
-        if by_round(measurements, index, arm.name)
+        if by_round(held[index], index, arm.name)
     )
     verdicts = tuple(
         _verdict(settings, index, [cell for cell in cells if cell.condition == index])

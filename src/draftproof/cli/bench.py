@@ -11,7 +11,7 @@ import typer
 from draftproof.cli import bench_options as b
 from draftproof.cli import options as o
 from draftproof.cli import values as v
-from draftproof.cli.bench_setup import Grid, MeasuredSubject, progress_bar
+from draftproof.cli.bench_setup import Grid, MeasuredSubject, progress_bar, refuse_existing
 from draftproof.cli.context import CliContext, Notes, write_data
 from draftproof.errors import ConfigError
 
@@ -81,6 +81,9 @@ def bench(
         return
     if resume and output is None:
         raise ConfigError("--resume needs --output: the file that is to be gone on with")
+    if output is not None and not resume:
+        # Before anything is loaded; the run itself looks again.
+        refuse_existing(output)
     context: CliContext = ctx.obj
     notes = Notes(quiet=quiet)
     grid = Grid(

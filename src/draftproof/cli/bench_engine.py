@@ -114,13 +114,15 @@ def open_engine(
 
 def _arms(words: EngineWords) -> tuple[Arm, ...]:
     from draftproof.bench.settings import arms_of, kappas_of
+    from draftproof.build import SpeculativeConfig
 
     drafts = v.has_drafter(words.config)
     if words.sweep is None:
         if not drafts:
             return arms_of([0])
-        number = words.config.get("num_speculative_tokens")
-        return arms_of([None if number in (None, "auto") else int(number)])
+        chooses = "num_speculative_tokens_per_batch_size" in words.config
+        chooses |= words.config.get("num_speculative_tokens") == "auto"
+        return arms_of([None if chooses else SpeculativeConfig.parse(words.config).kappa])
     kappas = kappas_of(words.sweep)
     if any(kappa != 0 for kappa in kappas) and not drafts:
         raise ConfigError(

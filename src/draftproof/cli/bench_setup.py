@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from draftproof.cli import bench_options as b
 from draftproof.cli.context import Notes
+from draftproof.errors import ConfigError
 
 if TYPE_CHECKING:
     from draftproof.bench.campaign import Progress
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from draftproof.bench.run_record import Arm, Settings, Subject
     from draftproof.bench.running import PromptSource
 
-__all__ = ["Grid", "MeasuredSubject", "progress_bar"]
+__all__ = ["Grid", "MeasuredSubject", "progress_bar", "refuse_existing"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +112,26 @@ class Grid:
         from draftproof.bench.workloads import Workloads, read_prompt_file
 
         return Workloads() if self.prompts is None else read_prompt_file(self.prompts)
+
+
+def refuse_existing(output: Path) -> None:
+    """Refuse to overwrite a run.
+
+    Parameters
+    ----------
+    output : Path
+        Where the run would go.
+
+    Raises
+    ------
+    ConfigError
+        If it, or a journal of it, is there.
+    """
+    from draftproof.bench.run_file import Journal
+
+    for path in (output, Journal(output).path):
+        if path.exists():
+            raise ConfigError(f"{path} is there already; expected --resume or another --output")
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import numpy as np
 from draftproof.backends.llama_cpp.backend import LlamaCppBackend
 from draftproof.backends.llama_cpp.native import LlamaContext, LlamaModel
 from draftproof.errors import ConfigError
-from draftproof.models import read_gguf
+from draftproof.models import GgufFile, read_gguf
 
 __all__ = ["load_llama_cpp"]
 
@@ -23,6 +23,8 @@ _LEAST_CONTEXT: Final = 8192
 _MOST_CONTEXTS: Final = 8
 #: The library rounds its number of cells up to this; it is rounded down here.
 _CELL_UNIT: Final = 256
+#: Bytes that a token of a saved sequence has besides: position, owners, its id.
+_SAVED_BESIDES: Final = 12
 #: Sequences for texts and for branches of rows. Logits of that many tokens are always kept.
 _SLOTS: Final = 128
 #: The same for recurrent models, where each one is a state in memory.
@@ -112,7 +114,7 @@ def load_llama_cpp(
     return LlamaCppBackend(
         context,
         name=name or file.name,
-        precision=file.file_type,
+        precision=_precision(file),
         context_length=context_length or model.context_length,
         kv_bytes_per_token=cell_bytes,
         vocab_size=vocab_size,
@@ -144,11 +146,21 @@ def _num_cells(
     return num_cells
 
 
+def _precision(file: GgufFile) -> str:
+    """Return the type of most of the weights, as the file names it where it does."""
+    if not file.file_type.startswith("unknown"):
+        return file.file_type
+    sizes: dict[str, int] = {}
+    for tensor in file.tensors:
+        sizes[tensor.kind] = sizes.get(tensor.kind, 0) + tensor.num_bytes
+    return max(sizes, key=lambda kind: sizes[kind])
+
+
 def _bytes_per_token(context: LlamaContext) -> int:
     """Measure what one more token adds to a sequence.
 
-    No formula holds for every architecture. The library can tell the size of a sequence
-    saved, in which each token has a position and a count of 4 bytes besides.
+    No formula holds for every architecture, but the library can tell the size of a
+    sequence if it were saved.
     """
     sizes = []
     for position in range(2):
@@ -160,7 +172,7 @@ def _bytes_per_token(context: LlamaContext) -> int:
             np.ones(1, dtype=np.int8),
         )
         sizes.append(context.state_bytes(0))
-    return max(0, sizes[1] - sizes[0] - 8)
+    return max(0, sizes[1] - sizes[0] - _SAVED_BESIDES)
 
 
 def _num_cores() -> int:

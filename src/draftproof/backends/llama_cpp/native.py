@@ -25,8 +25,9 @@ from draftproof.errors import BackendError, ConfigError, ModelFileError
 __all__ = ["KV_TYPES", "LlamaContext", "LlamaModel"]
 
 _LOG = logging.getLogger("draftproof.llama_cpp")
-#: Levels of ggml by number; 5 goes on with the line before.
-_LEVELS: Final = {1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}
+#: Levels of ggml by number. Warnings are about what is done here on purpose, such as a
+#: memory that holds more than one context.
+_LEVELS: Final = {2: logging.DEBUG, 3: logging.INFO, 4: logging.ERROR}
 
 #: How keys and values may be kept, by the names of llama.cpp.
 KV_TYPES: Final = {

@@ -343,3 +343,10 @@ def test_leaving_before_the_engine_has_the_request(kit, place):
 
     asyncio.run(send())
     assert kit.backend.num_calls <= 1  # the engine's thread may be quicker than the abort
+
+
+def test_idle_connections_outlive_the_patience_of_clients(kit):
+    """Else a client's next request meets a connection that is being closed; httpx keeps its 5 s."""
+    from draftproof.server.run import make_server
+
+    assert make_server(kit.service).config.timeout_keep_alive > 60

@@ -6,6 +6,7 @@ import json
 import signal
 import time
 
+import httpx
 import pytest
 
 from draftproof.bench import read_trace
@@ -68,6 +69,26 @@ def test_a_run_that_is_interrupted_leaves_a_readable_trace(start, path):
     (run,) = read_trace(path).runs
     assert len(run.rounds) > 3
     assert run.requests == ()
+
+
+def test_a_server_traces_what_it_serves(start, path):
+    pytest.importorskip("starlette", reason="starlette is not installed")
+    pytest.importorskip("uvicorn", reason="uvicorn is not installed")
+    process = start("serve", "-m", "table", *NGRAM, "--port", 0, "--trace", path)
+    for line in process.stderr:
+        if "serving table on" in line:
+            break
+    address = line.split()[-1]
+    body = {"model": "table", "prompt": "abc abc abc", "max_tokens": 12, "n": 2, "seed": 5}
+    answer = httpx.post(f"{address}/v1/completions", json=body, timeout=60)
+    assert answer.status_code == 200, answer.text
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=60) == 0
+    (run,) = read_trace(path).runs
+    assert [request.stream for request in run.requests] == [0, 1]
+    lengths = [request.num_tokens for request in run.requests]
+    assert sum(lengths) == answer.json()["usage"]["completion_tokens"]
+    assert "abc" not in path.read_text()
 
 
 @pytest.mark.parametrize(

@@ -87,8 +87,9 @@ def test_the_same_report_is_the_same_page(page, report):
 
 
 def test_long_tables_are_cut_on_the_page_only(tmp_path):
-    rows = tuple((place, place / 7) for place in range(200))
-    table = Table("long", "Long", (Column("n", "int"), Column("share")), rows)
+    rows = tuple((place, place / 7, None, place * 0.5) for place in range(200))
+    columns = (Column("n", "int"), Column("share"), Column("none"), Column("time, ms", "ms"))
+    table = Table("long", "Long", columns, rows)
     made = Report("Long", ("Yes.",), True, ("one",), (Section("Part", tables=(table,)),))
     page = report_page(made)
     assert "The first 60 of 200 rows" in page
@@ -96,7 +97,8 @@ def test_long_tables_are_cut_on_the_page_only(tmp_path):
     with path.open(newline="") as file:
         held = list(csv.reader(file))
     assert len(held) == 201
-    assert float(held[8][1]) == 1.0
+    assert held[8] == ["7", "1.0", "n/a", "3500.0"]
+    assert '<td class="ms">3500.00</td>' in page
 
 
 def test_pictures_are_written(report, tmp_path):
@@ -126,6 +128,9 @@ def test_gaps_and_missing_intervals_are_drawn_around(tmp_path):
         (0.5, "rate", "0.500"),
         (0.01234, "ms", "12.34"),
         (3.14159, "s", "3.14"),
+        (16.0, "number", "16"),
+        (0.7, "number", "0.7"),
+        (41.237, "number", "41.24"),
         ("text", "rate", "text"),
         (0, "int", "0"),
     ],

@@ -67,7 +67,7 @@ def test_totals_say_how_they_were_pooled(report):
     accepted = sum(len(each.path) for each in rounds)
     assert rows["acceptance rate"]["value"] == f"{accepted / drafted:.3f}"
     assert rows["acceptance rate"]["how"] == f"pooled: {accepted} of {drafted}"
-    assert rows["acceptance rate by request"]["how"] == "mean over the 4 requests that drafted"
+    assert rows["acceptance rate by request"]["how"] == "mean over 4 requests that drafted"
     assert rows["mean acceptance length"]["value"] == f"{1 + accepted / (4 * 199):.3f}"
 
 
@@ -148,7 +148,7 @@ def test_requests_that_had_not_ended_and_torn_files_are_mentioned():
     run = replace(trace.runs[0], requests=trace.runs[0].requests[:1])
     report = trace_report(replace(trace, runs=(run,)), title="Killed")
     assert any("broke off" in warning for warning in report.warnings)
-    assert any("1 requests had not ended" in warning for warning in report.warnings)
+    assert any("had not ended when the trace did: 1;" in warning for warning in report.warnings)
     assert [row["ended by"] for row in table_of(report, "requests")] == ["length", "not ended"]
 
 

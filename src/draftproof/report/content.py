@@ -13,9 +13,9 @@ __all__ = ["Cell", "Column", "Figure", "Report", "Section", "Series", "Table", "
 #: What a cell of a table may hold; None where a number is not defined.
 Cell = str | int | float | None
 
-#: How a number is written: a whole number, a rate or ratio, seconds in milliseconds,
-#: seconds, a text.
-Kind = Literal["int", "rate", "ms", "s", "text"]
+#: How a number is written: a whole number, a rate or ratio, any other number, seconds in
+#: milliseconds, seconds, a text.
+Kind = Literal["int", "rate", "number", "ms", "s", "text"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +26,8 @@ class Column:
     ----------
     name : str
         Heading; also in CSV files.
-    kind : {"int", "rate", "ms", "s", "text"}
-        How its cells are written; files hold them in full, seconds as seconds.
+    kind : {"int", "rate", "number", "ms", "s", "text"}
+        How its cells are written. Cells of the kind ``"ms"`` hold seconds.
     """
 
     name: str
@@ -188,7 +188,7 @@ def shown(value: Cell, kind: Kind) -> str:
     ----------
     value : str, int, float or None
         The cell.
-    kind : {"int", "rate", "ms", "s", "text"}
+    kind : {"int", "rate", "number", "ms", "s", "text"}
         Of its column.
 
     Returns
@@ -206,4 +206,6 @@ def shown(value: Cell, kind: Kind) -> str:
         return f"{value * 1e3:.2f}"
     if kind == "s":
         return f"{value:.2f}"
+    if kind == "number":
+        return f"{value:.4g}"
     return f"{value:.3f}"

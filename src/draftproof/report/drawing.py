@@ -129,7 +129,7 @@ def _draw(axes: Any, figure: Figure, ink: str, line: str) -> None:
     axes.set_ylabel(figure.y_label)
     if figure.is_log_x:
         axes.set_xscale("log", base=2)
-        axes.xaxis.set_major_formatter(_library("matplotlib.ticker").ScalarFormatter())
+        axes.xaxis.set_major_formatter(_library("matplotlib.ticker").FormatStrFormatter("%g"))
     elif _are_whole(figure.series):
         axes.xaxis.set_major_locator(_library("matplotlib.ticker").MaxNLocator(integer=True))
     if figure.y_limits is not None:

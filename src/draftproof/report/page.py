@@ -11,7 +11,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from draftproof.errors import DraftproofError
-from draftproof.report.content import Report, Table, shown
+from draftproof.report.content import Cell, Report, Table, shown
 from draftproof.report.drawing import png, svg
 
 __all__ = ["csv_text", "report_page", "write_csv", "write_png"]
@@ -57,15 +57,22 @@ def csv_text(table: Table) -> str:
     Returns
     -------
     str
-        A heading and one line per row. Numbers are in full, seconds as seconds;
+        A heading and one line per row. Numbers are in full, in the unit of their heading;
         ``n/a`` stands for what is not defined.
     """
     held = io.StringIO()
     writer = csv.writer(held, lineterminator="\n")
     writer.writerow([column.name for column in table.columns])
+    kinds = [column.kind for column in table.columns]
     for row in table.rows:
-        writer.writerow(["n/a" if shown(cell, "text") == "n/a" else cell for cell in row])
+        writer.writerow([_exact(cell, kind) for cell, kind in zip(row, kinds, strict=True)])
     return held.getvalue()
+
+
+def _exact(cell: Cell, kind: str) -> Cell:
+    if shown(cell, "text") == "n/a":
+        return "n/a"
+    return cell * 1e3 if kind == "ms" and isinstance(cell, int | float) else cell
 
 
 def write_csv(report: Report, folder: Path) -> list[Path]:

@@ -132,9 +132,9 @@ def _speedup_figure(
 
 def _crossings(record: RunRecord) -> Section:
     columns = (
-        Column("workload", "text"), Column("temperature"), Column("arm", "text"),
-        Column("by", "text"), Column("pays up to"), Column("loses from"),
-        Column("medians cross at"), Column("in words", "text"),
+        Column("workload", "text"), Column("temperature", "number"), Column("arm", "text"),
+        Column("by", "text"), Column("pays up to", "number"), Column("loses from", "number"),
+        Column("medians cross at", "number"), Column("in words", "text"),
     )  # fmt: skip
     rows = tuple(
         (
@@ -158,8 +158,9 @@ def _crossings(record: RunRecord) -> Section:
 
 def _cells(record: RunRecord) -> Section:
     columns = (
-        Column("workload", "text"), Column("temperature"), Column("load"), Column("arm", "text"),
-        Column("tokens per s"), Column("low"), Column("high"),
+        Column("workload", "text"), Column("temperature", "number"), Column("load", "number"),
+        Column("arm", "text"),
+        Column("tokens per s", "number"), Column("low", "number"), Column("high", "number"),
         Column("speedup"), Column("speedup low"), Column("speedup high"),
         Column("speedup, pooled"), Column("rounds", "int"),
         Column("to first token, ms", "ms"), Column("per token, ms", "ms"),
@@ -209,7 +210,8 @@ def _positions(record: RunRecord) -> Section:
         return Section("Acceptance by position")
     longest = max(len(cell.acceptance_rate_per_pos) for cell in drafting)
     columns = (
-        Column("workload", "text"), Column("temperature"), Column("load"), Column("arm", "text"),
+        Column("workload", "text"), Column("temperature", "number"), Column("load", "number"),
+        Column("arm", "text"),
         *(Column(f"position {place}") for place in range(1, longest + 1)),
     )  # fmt: skip
     rows = tuple(_position_row(record, cell, longest) for cell in drafting)

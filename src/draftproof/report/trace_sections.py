@@ -60,7 +60,9 @@ def trace_report(
         warnings.append("the file broke off in the middle of a line; what came before is here")
     num_open = len(by_request) - sum(len(run.requests) for run in trace.runs)
     if num_open > 0:
-        warnings.append(f"{num_open} requests had not ended when the trace did; they count too")
+        warnings.append(
+            f"requests that had not ended when the trace did: {num_open}; they count too"
+        )
     sections = [_summary(trace, by_request, rounds)]
     if counts.drafted:
         per_request = {
@@ -113,7 +115,7 @@ def _summary(
         ("committed tokens", tokens, "after stops"),
         ("acceptance rate", _ratio(accepted, drafted), f"pooled: {accepted} of {drafted}"),
         ("acceptance rate by request", mean(each_rate) if each_rate else None,
-         f"mean over the {len(each_rate)} requests that drafted"),
+         f"mean over {len(each_rate)} request{'s' * (len(each_rate) != 1)} that drafted"),
         ("mean acceptance length", 1 + accepted / len(drafting) if drafting else None,
          "pooled: 1 + accepted / rounds with drafts"),
         ("committed tokens per round", _ratio(tokens, len(rounds)), "pooled, all rounds"),
@@ -232,7 +234,7 @@ def _lengths(rounds: Sequence[RoundTrace], counts: AcceptanceCounts) -> Section:
     )
     columns = (
         Column("accepted drafts", "int"), Column("rounds", "int"), Column("share"),
-        Column("rounds at constant alpha"),
+        Column("rounds at constant alpha", "number"),
     )  # fmt: skip
     at = tuple(float(length) for length in kept)
     figure = Figure(

@@ -131,15 +131,12 @@ def binned(steps: Sequence[Step], most: int = _MAX_BINS) -> list[Bin]:
 def _bin(at_s: float, steps: Sequence[Step]) -> Bin:
     firsts = [step.rounds[0] for step in steps]
     rows = [trace for step in steps for trace in step.rounds]
-    return Bin(
-        at_s,
-        len(steps),
-        *(
-            statistics.fmean(getattr(trace, name) for trace in firsts)
-            for name in ("draft_s", "target_s", "verify_s", "other_s", "batch", "pass_tokens")
-        ),
-        statistics.fmean(len(trace.draft_ids) for trace in rows),
-    )
+    means = {
+        name: statistics.fmean(getattr(trace, name) for trace in firsts)
+        for name in ("draft_s", "target_s", "verify_s", "other_s", "batch", "pass_tokens")
+    }
+    drafted = statistics.fmean(len(trace.draft_ids) for trace in rows)
+    return Bin(at_s=at_s, steps=len(steps), drafted=drafted, **means)
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,7 @@ def test_a_sweep_prints_tables_and_keeps_a_run(bench, tmp_path):
     assert done.exit_code == 0, done.output
     assert "chat, T=0" in done.stdout
     assert "kappa 4" in done.stdout
+    assert "[n/a]" in done.stdout
     assert "too few rounds for an interval: 2" in done.stdout
     record = read_run(path)
     assert record.is_complete

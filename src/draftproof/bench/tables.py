@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rich.table import Table
+from rich.text import Text
 
 from draftproof.bench.comparing import RunComparison
 from draftproof.bench.estimated import CellSummary, Estimate
@@ -88,7 +89,7 @@ def run_renderables(record: RunRecord) -> Iterator[Table | str]:
             "length",
             "drafted/token",
             "tok/chunk",
-            title=f"{workload}, T={temperature:g}",
+            title=Text(f"{workload}, T={temperature:g}"),
             title_justify="left",
             box=None,
             pad_edge=False,
@@ -96,7 +97,7 @@ def run_renderables(record: RunRecord) -> Iterator[Table | str]:
         for cell in record.cells:
             condition = settings.conditions[cell.condition]
             if (condition.workload, condition.temperature) == (workload, temperature):
-                table.add_row(*_row(condition, cell))
+                table.add_row(*map(Text, _row(condition, cell)))
         yield table
     yield from _sentences(record)
 
@@ -155,13 +156,15 @@ def comparison_renderables(found: RunComparison) -> Iterator[Table | str]:
         "condition", "arm", "tok/s, B / A", "× plain, B / A", "", box=None, pad_edge=False
     )
     for cell in found.cells:
-        table.add_row(
+        words = (
             condition_name(cell.condition),
             cell.arm,
             interval_text(cell.pace, 3),
             interval_text(cell.speedup, 3),
             "within rounds" if cell.is_paired else "two samples",
         )
+        # As text: square brackets would be read as styles.
+        table.add_row(*map(Text, words))
     yield table if found.cells else "the runs have no cell in common"
     for note in found.notes:
         yield f"note: {note}"

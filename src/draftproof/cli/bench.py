@@ -172,7 +172,7 @@ def compare(
         if not console.is_terminal:
             console.width = max(console.width, 160)
         for part in comparison_renderables(found):
-            console.print(part, soft_wrap=isinstance(part, str))
+            console.print(part, markup=False, soft_wrap=isinstance(part, str))
     if fail_below is not None and any(
         cell.pace.high is not None and cell.pace.high < fail_below for cell in found.cells
     ):

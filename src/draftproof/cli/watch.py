@@ -125,7 +125,7 @@ class _Readings:
             answer = httpx.get(self.page, timeout=_TIMEOUT_S, headers=headers, trust_env=False)
         except httpx.HTTPError as error:
             raise BackendError(
-                f"{self.page}: no answer: {error or type(error).__name__}"
+                f"{self.page}: no answer: {str(error) or type(error).__name__}"
             ) from error
         if answer.status_code >= 500:
             raise BackendError(f"{self.page}: no answer: status {answer.status_code}")

@@ -4,6 +4,9 @@ Drafts are what the target will say anyway (an oracle), so that every place of e
 is judged and traced: the most that a trace can cost. Under ``coupled`` it also makes sums
 that the race itself does without. All arms emit the same tokens, which is checked.
 
+Before that, the parts alone and without a model, in microseconds per round of 4 drafts:
+judging a row with and without a trace, and writing the line.
+
 Wall seconds depend on what else the machine does; seconds of the processor, over all
 threads of the process, depend on it less. Both are ratios within a round of random order.
 
@@ -28,14 +31,20 @@ from draftproof.bench.environment import describe_environment
 from draftproof.bench.trace_record import TRACE_FORMAT, TraceHeader
 from draftproof.bench.trace_writer import TraceWriter
 from draftproof.build import load_model
-from draftproof.core.policy import SamplingParams
+from draftproof.core.policy import History, SamplingParams
 from draftproof.core.protocols import ModelBackend
-from draftproof.engine import EngineCore, GenerateRequest, GenerateResult
+from draftproof.core.rng import CoinSource
+from draftproof.core.trace import RoundTrace
+from draftproof.core.types import Draft
+from draftproof.engine import EngineCore, GenerateRequest, GenerateResult, StepOutput
 from draftproof.testing.scripted import OracleProposer
+from draftproof.verify import NumpyExecutor, Reached, VerifyRow
 
 TOKENS = 48
 PROMPT_TOKENS = 60
 KAPPA = 4
+VOCABULARY = 49_152
+PARTS = (("standard", 0.0), ("standard", 1.0), ("block", 1.0), ("coupled", 1.0))
 ARMS = ("off", "in memory", "in a file")
 
 
@@ -135,6 +144,47 @@ class Subject:
         return figures
 
 
+def parts(rule: str, temperature: float, repeats: int, folder: Path) -> dict[str, Any]:
+    """Time the parts of a trace on one row of random logits, most drafts accepted."""
+    generator = np.random.default_rng(7)
+    logits = generator.normal(0, 2, (KAPPA + 1, VOCABULARY)).astype(np.float32)
+    tokens = tuple(range(100, 100 + KAPPA))
+    logits[np.arange(KAPPA), tokens] = 16.0
+    executor, path = NumpyExecutor(1), folder / "parts.jsonl"
+    spent: dict[str, list[float]] = {"judge": [], "judge, traced": [], "write a line": []}
+    with TraceWriter(path) as writer:
+        writer.begin(TraceHeader(TRACE_FORMAT, describe_environment([], None), {}))
+        for number in range(repeats):
+            row = VerifyRow(
+                "r", rule, Draft(tokens, None, "oracle"), SamplingParams(temperature=temperature),
+                History([1, 2]), CoinSource(1).round(number),
+            )  # fmt: skip
+            pair = {"judge": row, "judge, traced": replace(row, reached=Reached())}
+            for name in sorted(pair, reverse=bool(number % 2)):
+                begin = time.thread_time()
+                executor.judge([pair[name]], logits)
+                spent[name].append(1e6 * (time.thread_time() - begin))
+            line = StepOutput("r", trace=_round(pair["judge, traced"], number))
+            begin = time.thread_time()
+            writer.on_output(line)
+            spent["write a line"].append(1e6 * (time.thread_time() - begin))
+    added = [on - off for on, off in zip(spent["judge, traced"], spent["judge"], strict=True)]
+    print(f"  {rule}, T={temperature:g}: ", end="")
+    print(", ".join(f"{name} {shown(summary(held), 0)}" for name, held in spent.items()))
+    return {name: summary(held) for name, held in (*spent.items(), ("added to judging", added))}
+
+
+def _round(row: VerifyRow, number: int) -> RoundTrace:
+    assert row.reached is not None
+    probs = tuple(row.reached.probs.get(node) for node in range(KAPPA))
+    return RoundTrace(
+        number, number, number, KAPPA, "standard", "oracle", ("oracle",) * KAPPA,
+        row.draft.token_ids, None, probs, (None,) * KAPPA, (row.coins.accept(0),) * KAPPA,
+        (0, 1), (100, 101, 5), 5, "recovered", row.reached.token_prob, 1,
+        0.00123, 0.0456, 0.00078, 0.00012, KAPPA + 1,
+    )  # fmt: skip
+
+
 def _texts(results: Mapping[str, GenerateResult]) -> dict[str, list[int]]:
     return {name: held.token_ids for name, held in results.items()}
 
@@ -146,14 +196,25 @@ def main() -> None:
     parser.add_argument("--precision", default="int8")
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--threads", type=int)
+    parser.add_argument("--parts-only", action="store_true", help="without a model")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        print("microseconds of one thread per round of 4 drafts")
+        alone = {
+            f"{rule}, T={temperature:g}": parts(rule, temperature, 300, Path(folder))
+            for rule, temperature in PARTS
+        }
+    if options.parts_only:
+        report({"benchmark": "trace_cost", "microseconds_per_round": alone}, options.output)
+        return
     backend, _ = load_model(options.model, precision=options.precision, threads=options.threads)
     with tempfile.TemporaryDirectory() as folder:
         figures = {
             case.name: Subject(backend, case, Path(folder)).measure(options.repeats)
             for case in CASES
         }
+    figures = {"microseconds_per_round": alone, **figures}
     report({"benchmark": "trace_cost", "tokens": TOKENS, "figures": figures}, options.output)
 
 

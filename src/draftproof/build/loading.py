@@ -33,6 +33,7 @@ def load(
     dtype: str | None = None,
     attention: str | None = None,
     linear: str | None = None,
+    tensor_parallel: int | None = None,
     n_gpu_layers: int | None = None,
     main_gpu: int | None = None,
     flash_attn: bool | None = None,
@@ -69,6 +70,9 @@ def load(
     device, dtype, attention, linear : str, optional
         For PyTorch; see `draftproof.backends.torch_hf.load_torch`. The draft model gets
         the same.
+    tensor_parallel : int, optional
+        For PyTorch: processes of this machine over which the target, a Hugging Face
+        folder, is cut. The draft model runs in this process.
     n_gpu_layers, main_gpu : int, optional
         For llama.cpp; see `draftproof.backends.llama_cpp.load_llama_cpp`. The draft model
         gets the same.
@@ -118,6 +122,7 @@ def load(
         dtype,
         attention,
         linear,
+        tensor_parallel,
         n_gpu_layers=n_gpu_layers,
         main_gpu=main_gpu,
         flash_attn=flash_attn,
@@ -146,7 +151,7 @@ def load(
     elif config.model is not None:
         draft, draft_tokenizer = load_model(
             config.model,
-            runtime=replace(runtime, precision=draft_precision or precision),
+            runtime=replace(runtime, precision=draft_precision or precision, tensor_parallel=None),
             kv_cache_bytes=None,
             cache_dir=cache_dir,
             progress=say,

@@ -23,7 +23,7 @@ BACKENDS = ("auto", "openvino", "torch", "llamacpp")
 #: Options that one runtime has alone, by the runtime.
 _OPTIONS = {
     "openvino": ("precision",),
-    "torch": ("device", "dtype", "attention", "linear"),
+    "torch": ("device", "dtype", "attention", "linear", "tensor_parallel"),
     "llamacpp": ("n_gpu_layers", "main_gpu", "flash_attn", "cache_type_k", "cache_type_v"),
 }
 
@@ -43,6 +43,9 @@ class RuntimeOptions:
         How OpenVINO holds the weights; ``"int8"`` when None. An IR folder keeps its own.
     device, dtype, attention, linear : str, optional
         For PyTorch; see `draftproof.backends.torch_hf.load_torch`.
+    tensor_parallel : int, optional
+        For PyTorch: processes of this machine over which a Hugging Face folder is cut; see
+        `draftproof.backends.torch_hf.load_parallel`. None and 1 are this process alone.
     n_gpu_layers, main_gpu : int, optional
         For llama.cpp; see `draftproof.backends.llama_cpp.load_llama_cpp`.
     flash_attn : bool, optional
@@ -62,6 +65,7 @@ class RuntimeOptions:
     dtype: str | None = None
     attention: str | None = None
     linear: str | None = None
+    tensor_parallel: int | None = None
     n_gpu_layers: int | None = None
     main_gpu: int | None = None
     flash_attn: bool | None = None
@@ -76,6 +80,8 @@ class RuntimeOptions:
             raise ConfigError(
                 f"precision is {self.precision!r}; expected one of {', '.join(PRECISIONS)}"
             )
+        if self.tensor_parallel is not None and self.tensor_parallel < 1:
+            raise ConfigError(f"tensor_parallel is {self.tensor_parallel}; expected at least 1")
 
     def of(self, runtime: str) -> dict[str, Any]:
         """Return the options of one runtime that the user set."""
@@ -232,18 +238,20 @@ def _load_torch(
     torch_hf = _torch_hf()
     tokenizer = Tokenizer.from_source(source)
     say(f"loading {source.name} on PyTorch")
-    backend = torch_hf.load_torch(
-        source.path,
-        name=source.name,
-        vocab_size=tokenizer.vocab_size,
-        context_length=context_length,
-        kv_cache_bytes=kv_cache_bytes,
-        threads=threads,
-        host_logits=True,
-        with_hidden=with_hidden,
-        **chosen.of("torch"),
-    )
-    return backend, tokenizer
+    options = chosen.of("torch")
+    num_ranks = options.pop("tensor_parallel", 1)
+    options |= {
+        "name": source.name,
+        "vocab_size": tokenizer.vocab_size,
+        "context_length": context_length,
+        "kv_cache_bytes": kv_cache_bytes,
+        "threads": threads,
+        "host_logits": True,
+        "with_hidden": with_hidden,
+    }
+    if num_ranks > 1:
+        return torch_hf.load_parallel(source.path, num_ranks, **options), tokenizer
+    return torch_hf.load_torch(source.path, **options), tokenizer
 
 
 def _load_llama_cpp(

@@ -39,6 +39,7 @@ def bench(
     dtype: o.Dtype = None,
     attention: o.Attention = None,
     linear: o.Linear = None,
+    tensor_parallel: o.TensorParallel = None,
     context_length: o.ContextLength = None,
     kv_cache_mb: o.KvCacheMb = None,
     threads: o.Threads = None,
@@ -129,6 +130,7 @@ def bench(
                 "dtype": dtype,
                 "attention": attention,
                 "linear": linear,
+                "tensor_parallel": tensor_parallel,
                 "context_length": context_length,
                 "kv_cache_bytes": None if kv_cache_mb is None else kv_cache_mb * 1_000_000,
                 "threads": threads,
@@ -181,9 +183,9 @@ def compare(
 
 #: Options that an engine in this process has and a server has not.
 _ENGINE_ONLY = (
-    "backend", "precision", "device", "dtype", "attention", "linear", "context_length",
-    "kv_cache_mb", "threads", "draft_model", "draft_precision", "speculative_config",
-    "num_speculative_tokens", "rule",
+    "backend", "precision", "device", "dtype", "attention", "linear", "tensor_parallel",
+    "context_length", "kv_cache_mb", "threads", "draft_model", "draft_precision",
+    "speculative_config", "num_speculative_tokens", "rule",
 )  # fmt: skip
 
 

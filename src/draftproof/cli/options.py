@@ -82,6 +82,10 @@ Linear = Annotated[
     str | None,
     _option(MODEL, "--linear", help="PyTorch on CPUs: auto, plain, packed or f16."),
 ]
+TensorParallel = Annotated[
+    int | None,
+    _option(MODEL, "--tensor-parallel", help="PyTorch: processes over which the model is cut."),
+]
 GpuLayers = Annotated[
     int | None,
     _option(MODEL, "-ngl", "--n-gpu-layers", help="llama.cpp: layers on the GPU, -1 for all."),

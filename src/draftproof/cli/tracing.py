@@ -50,7 +50,7 @@ _PLAIN = frozenset(
         "--max-rows", "--max-tokens", "--min-p", "--min-tokens", "--model", "--n",
         "--num-speculative-tokens", "--output", "--port", "--precision", "--presence-penalty",
         "--prompts", "--repetition-penalty", "--rule", "--seed", "--speculative-config",
-        "--temperature", "--threads", "--top-k", "--top-p", "--trace",
+        "--temperature", "--tensor-parallel", "--threads", "--top-k", "--top-p", "--trace",
     }
 )  # fmt: skip
 

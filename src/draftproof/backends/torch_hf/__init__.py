@@ -3,5 +3,14 @@
 from draftproof.backends.torch_hf.backend import TorchBackend
 from draftproof.backends.torch_hf.folder import model_folder
 from draftproof.backends.torch_hf.loading import DTYPES, load_torch
+from draftproof.backends.torch_hf.parallel import ParallelBackend
+from draftproof.backends.torch_hf.parallel_start import load_parallel
 
-__all__ = ["DTYPES", "TorchBackend", "load_torch", "model_folder"]
+__all__ = [
+    "DTYPES",
+    "ParallelBackend",
+    "TorchBackend",
+    "load_parallel",
+    "load_torch",
+    "model_folder",
+]

@@ -17,6 +17,7 @@ from draftproof.backends.torch_hf.from_gguf import model_from_gguf
 from draftproof.backends.torch_hf.inspect import inspect_layers, refuse_by_config
 from draftproof.backends.torch_hf.model import PagedModel
 from draftproof.backends.torch_hf.packing import LinearName, pack_linears
+from draftproof.backends.torch_hf.parallel_options import cut_over, refuse_parallel
 from draftproof.errors import ConfigError, ModelFileError
 
 __all__ = ["DEFAULT_KV_CACHE_BYTES", "DTYPES", "DtypeName", "load_torch"]
@@ -45,6 +46,7 @@ def load_torch(
     prefix_caching: bool = True,
     host_logits: bool | None = None,
     with_hidden: bool = False,
+    num_ranks: int = 1,
 ) -> TorchBackend:
     """Load a causal language model of transformers.
 
@@ -86,11 +88,14 @@ def load_torch(
         the device.
     with_hidden : bool, default False
         Keep the hidden states of each pass for a drafter that reads them.
+    num_ranks : int, default 1
+        Ranks of the default process group over which the model is cut by its own plan;
+        each of them makes this call. See `load_parallel`, which starts them.
 
     Returns
     -------
     TorchBackend
-        Ready to run.
+        Ready to run; the share of this rank where there are several.
 
     Raises
     ------
@@ -110,8 +115,11 @@ def load_torch(
         if not 1 <= threads <= most:
             raise ConfigError(f"threads is {threads}, expected 1 to {most}")
         torch.set_num_threads(threads)
+    if num_ranks > 1:
+        refuse_parallel(model, device=device, linear=linear, with_hidden=with_hidden)
+        linear = "plain"
     if isinstance(model, str | Path):
-        name, model = _load(model, name, _device(device), dtype)
+        name, model = _load(model, name, _device(device), dtype, num_ranks)
     else:
         linear = "plain" if linear == "auto" else linear
         if device != "auto" or dtype != "auto":
@@ -151,7 +159,9 @@ def _device(name: str) -> Any:
     return device
 
 
-def _load(source: str | Path, name: str | None, device: Any, dtype: DtypeName) -> tuple[str, Any]:
+def _load(
+    source: str | Path, name: str | None, device: Any, dtype: DtypeName, num_ranks: int
+) -> tuple[str, Any]:
     """Load a GGUF file, a folder or what a hub id names."""
     path = Path(source)
     if path.suffix == ".gguf" and path.is_file():
@@ -159,10 +169,10 @@ def _load(source: str | Path, name: str | None, device: Any, dtype: DtypeName) -
         kind = torch.float32 if dtype == "auto" else getattr(torch, dtype)
         return name or path.stem, model.to(device=device, dtype=kind)
     folder = model_folder(source)
-    return name or folder.resolve().name, _load_folder(folder, device, dtype)
+    return name or folder.resolve().name, _load_folder(folder, device, dtype, num_ranks)
 
 
-def _load_folder(folder: Path, device: Any, dtype: DtypeName) -> Any:
+def _load_folder(folder: Path, device: Any, dtype: DtypeName, num_ranks: int) -> Any:
     """Load the weights of a folder, refusing what is missing or left over."""
     raw = read_config(folder)
     known = raw.get("model_type") in transformers.models.auto.configuration_auto.CONFIG_MAPPING
@@ -181,6 +191,7 @@ def _load_folder(folder: Path, device: Any, dtype: DtypeName) -> Any:
             local_files_only=True,
             use_safetensors=True,
             output_loading_info=True,
+            **cut_over(num_ranks),
         )
     except (OSError, ValueError, RuntimeError, KeyError, TypeError) as error:
         if isinstance(error, ConfigError):
@@ -194,7 +205,7 @@ def _load_folder(folder: Path, device: Any, dtype: DtypeName) -> Any:
             raise ModelFileError(
                 f"{folder}: {len(names)} {what.removesuffix('_keys')} weights: {shown}"
             )
-    return model.to(device)
+    return model if num_ranks > 1 else model.to(device)  # a share is where it belongs
 
 
 def _context_limit(config: Any, wanted: int | None) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
@@ -13,6 +14,10 @@ from typer.testing import CliRunner
 from draftproof.cli import CliContext, app
 from draftproof.cli.watch_view import panel, sparkline
 from draftproof.metrics import EngineSnapshot, Monitor, between, read_snapshot
+from draftproof.planner.calibrate import MachineRates
+from draftproof.planner.calibrate_rounds import Overheads
+from draftproof.planner.fit import Cell
+from draftproof.planner.profile import Profile, write_profile
 
 PAGE = """\
 draftproof:spec_decode_num_drafts_total {drafts}
@@ -97,6 +102,26 @@ def test_a_restart_is_told(serve):
 def test_a_batch_past_the_crossing_is_told(serve):
     done = watch(serve(page(1), page(2)), "--once", "--interval", "0.01", "--crossing", "4")
     assert "6 requests run; from 4 on plain decoding is as fast" in done.stdout
+
+
+def test_a_profile_gives_the_crossing_at_the_acceptance_that_is_seen(serve, tmp_path):
+    """Passes in proportion to their tokens: three drafts of which half are kept never pay."""
+    cells = tuple(
+        Cell(batch, width, context, (1e-3 * batch * width,) * 3)
+        for batch in (1, 8)
+        for width in (1, 4)
+        for context in (32, 512)
+    )
+    profile = Profile(
+        "table", "table", "f64", {}, cells, {}, Overheads(0.0, 0.0, 0.0), MachineRates(1e9, 1e9)
+    )
+    path = tmp_path / "profile.json"
+    write_profile(profile, path)
+    words = ("--once", "--interval", "0.01", "--profile", path)
+    assert "6 requests run; from 1 on" in watch(serve(page(1), page(2)), *words).stdout
+    free = replace(profile, cells=tuple(replace(cell, seconds=(1e-3,) * 3) for cell in cells))
+    write_profile(free, path)
+    assert "requests run; from" not in watch(serve(page(1), page(2)), *words).stdout
 
 
 def test_nobody_answers(serve):

@@ -29,7 +29,7 @@ class TableLaw(Law):
         Number of token ids; the length of a sequence where not given.
     """
 
-    __slots__ = ("_edges", "_held", "_ids", "_probs")
+    __slots__ = ("_edges", "_held", "_ids", "_probs", "_row")
 
     def __init__(
         self, weights: Mapping[int, float] | Sequence[float], vocab_size: int | None = None
@@ -44,6 +44,7 @@ class TableLaw(Law):
         self._probs = [held[token] / total for token in self._ids]
         self._edges = list(accumulate(self._probs))
         self._held = dict(zip(self._ids, self._probs, strict=True))
+        self._row: NDArray[np.float64] | None = None
 
     def __repr__(self) -> str:
         """Return a short description."""
@@ -75,9 +76,10 @@ class TableLaw(Law):
 
     def dense(self) -> NDArray[np.float64]:
         """Return all probabilities, shape (V,)."""
-        row = np.zeros(self._vocab_size)
-        row[self._ids] = self._probs
-        return row
+        if self._row is None:
+            self._row = np.zeros(self._vocab_size)
+            self._row[self._ids] = self._probs
+        return self._row.copy()
 
     def _excess(self, other: Law, scale: Any) -> tuple[float, Law | None]:
         left = {

@@ -99,7 +99,7 @@ def target_law(
         return OneHotLaw(best, len(row))
     if stages in ((), ("temperature",)):
         if len(row) < BLOCK:  # so short that putting anything off costs more than it saves
-            peak = _check_peak(row.max())
+            peak = _check_peak(np.maximum.reduce(row))
             return DenseLaw._trusted(soften(row, peak, params.temperature))
         # A law that may outlive the row fills in its weights where the copy stands.
         copy, peaks = (row, lane_peaks(row)) if is_stable else copy_with_peaks(row)

@@ -53,7 +53,8 @@ def read_only(array: NDArray[Any]) -> NDArray[Any]:
 def block_sums(weights: NDArray[Any]) -> NDArray[np.float64]:
     """Return the float64 sum of every `BLOCK` neighbours; the last block may be short."""
     if len(weights) < BLOCK:
-        return np.array([weights.sum(dtype=np.float64)])
+        total: NDArray[np.float64] = np.add.reduce(weights, dtype=np.float64, keepdims=True)
+        return total
     whole = len(weights) // BLOCK
     blocks = weights[: whole * BLOCK].reshape(whole, BLOCK)
     body: NDArray[np.float64] = blocks.sum(axis=1, dtype=np.float64)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from draftproof.audit.subjects.draws import Draws, Policy, RoundKind, padded
+from draftproof.audit.subjects.draws import Draws, Policy, RoundKind
 from draftproof.engine import EngineCore, GenerateRequest, GenerateResult
 
 __all__ = ["EngineSubject"]
@@ -37,7 +37,7 @@ class EngineSubject:
     def draw(self, prompt_ids: Sequence[int], policy: Policy, num: int, first_seed: int) -> Draws:
         """Return continuations; see `draftproof.audit.subjects.Subject`."""
         prompt = tuple(prompt_ids)
-        tokens = np.empty((num, policy.horizon), dtype=np.int64)
+        tokens = np.full((num, policy.horizon), -1, dtype=np.int64)
         rounds: Counter[RoundKind] = Counter()
         for begin in range(0, num, _WAITING):
             names = {}
@@ -52,12 +52,11 @@ class EngineSubject:
                 )
                 names[self.core.submit(request)] = index
             results = self.core.run()
-            found = [results[name] for name in names]
-            tokens[begin : begin + len(found)] = padded(
-                [self._output(result) for result in found], policy.horizon
-            )
-            for result in found:
-                rounds.update(self._rounds(result))
+            for name, index in names.items():
+                result = results[name]
+                output = self._output(result)
+                tokens[index, : len(output)] = output
+            rounds.update(kind for name in names for kind in self._rounds(results[name]))
         return Draws(tokens, dict(rounds), True)
 
     def _output(self, result: GenerateResult) -> list[int]:

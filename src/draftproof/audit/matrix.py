@@ -48,6 +48,8 @@ class Cell:
         Outcomes that were drawn, and how often.
     refusal : str, default ""
         What the decoder said where it refused; nothing was drawn then.
+    drafted : int, optional
+        Tokens that were drafted; None where the decoder does not say.
     """
 
     names: tuple[str, ...]
@@ -56,6 +58,7 @@ class Cell:
     without: tuple[JointLaw, ...]
     draws: tuple[tuple[Outcome, int], ...]
     refusal: str = ""
+    drafted: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse laws that do not go with the parameters."""
@@ -80,6 +83,8 @@ class MatrixEvidence:
         What was decided beforehand; ``alpha`` holds for the whole matrix.
     cells : tuple of Cell
         At least one.
+    expects_speculation : bool, default False
+        Whether a cell in which nothing was drafted is no evidence.
     notes : mapping of str to str
         Whatever shall travel with the certificate.
     """
@@ -87,6 +92,7 @@ class MatrixEvidence:
     subject: str
     plan: Plan
     cells: tuple[Cell, ...]
+    expects_speculation: bool = False
     notes: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -99,6 +105,7 @@ class MatrixEvidence:
         return {
             "subject": self.subject,
             "plan": asdict(self.plan),
+            "expects_speculation": self.expects_speculation,
             "notes": dict(self.notes),
             "cells": [
                 {
@@ -108,6 +115,7 @@ class MatrixEvidence:
                     "without": [_law_to_json(law) for law in cell.without],
                     "draws": [[list(outcome), times] for outcome, times in cell.draws],
                     "refusal": cell.refusal,
+                    "drafted": cell.drafted,
                 }
                 for cell in self.cells
             ],
@@ -141,10 +149,17 @@ class MatrixEvidence:
                     tuple(_law_from_json(law) for law in cell["without"]),
                     tuple((tuple(outcome), times) for outcome, times in cell["draws"]),
                     cell["refusal"],
+                    cell["drafted"],
                 )
                 for cell in stored["cells"]
             )
-            return cls(stored["subject"], Plan(**stored["plan"]), cells, dict(stored["notes"]))
+            return cls(
+                stored["subject"],
+                Plan(**stored["plan"]),
+                cells,
+                stored["expects_speculation"],
+                dict(stored["notes"]),
+            )
         except (KeyError, TypeError, ValueError) as error:
             if isinstance(error, ConfigError):
                 raise
@@ -234,7 +249,10 @@ def judge_matrix(evidence: MatrixEvidence) -> MatrixVerdict:
     drawn = [cell for cell in evidence.cells if not cell.refusal]
     level = plan.alpha / max(1, len(drawn))
     calibrations = Calibrations(plan.calibration_samples, plan.seed)
-    cells = tuple(_judge_cell(cell, plan, level, calibrations) for cell in evidence.cells)
+    cells = tuple(
+        _judge_cell(cell, plan, level, calibrations, is_plain=_is_plain(evidence, cell))
+        for cell in evidence.cells
+    )
     by_status: dict[str, list[str]] = {}
     for cell in cells:
         by_status.setdefault(cell.status, []).append(cell.label)
@@ -260,7 +278,13 @@ def _decide(by_status: Mapping[str, Sequence[str]]) -> tuple[str, str]:
     return "exact", f"{len(by_status['exact'])} cells are exact{refused}"
 
 
-def _judge_cell(cell: Cell, plan: Plan, level: float, calibrations: Calibrations) -> CellVerdict:
+def _is_plain(evidence: MatrixEvidence, cell: Cell) -> bool:
+    return evidence.expects_speculation and cell.drafted == 0
+
+
+def _judge_cell(
+    cell: Cell, plan: Plan, level: float, calibrations: Calibrations, *, is_plain: bool
+) -> CellVerdict:
     separation = tuple(distance(cell.law, law) for law in cell.without)
 
     def found(status: str, detail: str, p: float, smallest: float) -> CellVerdict:
@@ -281,6 +305,8 @@ def _judge_cell(cell: Cell, plan: Plan, level: float, calibrations: Calibrations
             names = " and of ".join(ignored)
             return found("ignored", f"the draws have the law without {names}", p, smallest)
         return found("biased", f"p = {p:.2g}, at most {level:.2g} was allowed", p, smallest)
+    if is_plain:
+        return found("not enough evidence", "nothing was drafted", p, smallest)
     if smallest > plan.tv:
         detail = f"only TV {smallest:.3g} would have been seen, {plan.tv:g} was asked for"
         return found("not enough evidence", detail, p, smallest)

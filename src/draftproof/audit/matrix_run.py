@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from draftproof.audit.evidence_file import Plan
 from draftproof.audit.matrix import Cell, MatrixEvidence, distance
@@ -16,7 +16,7 @@ from draftproof.errors import ConfigError
 from draftproof.evidence.joint_law import JointLaw, Outcome
 from draftproof.evidence.power import draws_needed
 
-__all__ = ["PAIRS", "Knob", "MatrixSubject", "RefusedError", "groups_of", "run_matrix"]
+__all__ = ["PAIRS", "Drawn", "Knob", "MatrixSubject", "RefusedError", "groups_of", "run_matrix"]
 
 #: Pairs that engines have got wrong: filters in another order, penalties behind a
 #: temperature, masks behind a filter.
@@ -44,12 +44,29 @@ _LADDERS: Mapping[str, tuple[Any, ...]] = {
     "frequency_penalty": (1.5, 4.0),
 }
 _CLEAR = 0.15
+#: Seeds that a cell may use.
+_SEEDS = 10_000_000
 #: Tokens that every law is cut down to, so that it can be written down.
 _BASE = SamplingParams(top_k=3)
 
 
 class RefusedError(ConfigError):
     """A decoder refused what it was asked for, and said so."""
+
+
+class Drawn(NamedTuple):
+    """What a decoder gave.
+
+    Parameters
+    ----------
+    outcomes : sequence of tuple of int
+        As the law counts them.
+    drafted : int, optional
+        Tokens that were drafted; None where the decoder does not say.
+    """
+
+    outcomes: Sequence[Outcome]
+    drafted: int | None = None
 
 
 class MatrixSubject(Protocol):
@@ -59,7 +76,7 @@ class MatrixSubject(Protocol):
         """Return the law of its outcomes under a policy."""
         ...
 
-    def outcomes(self, policy: Policy, num: int, first_seed: int) -> Sequence[Outcome]:
+    def drawn(self, policy: Policy, num: int, first_seed: int) -> Drawn:
         """Draw.
 
         Parameters
@@ -73,8 +90,8 @@ class MatrixSubject(Protocol):
 
         Returns
         -------
-        sequence of tuple of int
-            Outcomes, as the law counts them.
+        Drawn
+            Outcomes.
 
         Raises
         ------
@@ -209,6 +226,7 @@ def run_matrix(
     horizon: int,
     first_seed: int,
     draws: int | None = None,
+    expects_speculation: bool = False,
     say: Callable[[str], None] = lambda _line: None,
 ) -> MatrixEvidence:
     """Draw every cell.
@@ -229,6 +247,8 @@ def run_matrix(
         Seed of the first draw; cells share none.
     draws : int, optional
         Draws of a cell; as many as the plan asks for by default.
+    expects_speculation : bool, default False
+        Whether a cell in which nothing was drafted is no evidence.
     say : callable of str
         Gets a line for each cell.
 
@@ -254,14 +274,13 @@ def run_matrix(
         num = draws
         if num is None:
             num = 1 + int(1.25 * draws_needed(max(2, len(law)), plan.tv, level, plan.power))
-        counted: Counter[Outcome] = Counter()
-        refusal = ""
+        drawn, refusal = Drawn(()), ""
         try:
-            counted.update(subject.outcomes(policy, num, first_seed + index * 10_000_000))
+            drawn = subject.drawn(policy, num, first_seed + index * _SEEDS)
         except RefusedError as error:
             refusal = str(error)
         say(f"{asked}: {refusal or f'{num} draws'}")
-        drawn = tuple(sorted(counted.items()))
+        counted = tuple(sorted(Counter(drawn.outcomes).items()))
         names = tuple(knob.name for knob in group)
-        cells.append(Cell(names, asked, law, tuple(without), drawn, refusal))
-    return MatrixEvidence(name, plan, tuple(cells))
+        cells.append(Cell(names, asked, law, tuple(without), counted, refusal, drawn.drafted))
+    return MatrixEvidence(name, plan, tuple(cells), expects_speculation)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
-from draftproof.audit.matrix_run import RefusedError
+from draftproof.audit.matrix_run import Drawn, RefusedError
 from draftproof.audit.subjects.draws import Policy, Subject
 from draftproof.audit.subjects.http_completions import HttpCompletions, RequestRefusedError
 from draftproof.core.protocols import ModelBackend
@@ -70,13 +70,15 @@ class DrawnMatrix:
             eos_token_ids=policy.eos_token_ids,
         )
 
-    def outcomes(self, policy: Policy, num: int, first_seed: int) -> Sequence[Outcome]:
+    def drawn(self, policy: Policy, num: int, first_seed: int) -> Drawn:
         """Draw; see `draftproof.audit.matrix_run.MatrixSubject`."""
         try:
             drawn = self._subject.draw(self._prompt, policy, num, first_seed)
         except ConfigError as error:
             raise RefusedError(str(error)) from error
-        return [tuple(token for token in row if token >= 0) for row in drawn.tokens.tolist()]
+        rows = [tuple(token for token in row if token >= 0) for row in drawn.tokens.tolist()]
+        drafted = sum(kind.drafted * times for kind, times in drawn.rounds.items())
+        return Drawn(rows, drafted if drawn.reports_rounds else None)
 
 
 class ServerMatrix:
@@ -126,13 +128,13 @@ class ServerMatrix:
             masses[self._number(self._decode(kept))] += prob
         return JointLaw.from_mapping(masses, 1)
 
-    def outcomes(self, policy: Policy, num: int, first_seed: int) -> Sequence[Outcome]:
+    def drawn(self, policy: Policy, num: int, first_seed: int) -> Drawn:
         """Draw; see `draftproof.audit.matrix_run.MatrixSubject`."""
         try:
             texts = self._server.texts(self._prompt, policy, num, first_seed)
         except (RequestRefusedError, ConfigError) as error:
             raise RefusedError(str(error)) from error
-        return [self._number(text) for text in texts]
+        return Drawn([self._number(text) for text in texts])
 
     def _number(self, text: str) -> Outcome:
         return (self._numbers.setdefault(text, len(self._numbers)),)

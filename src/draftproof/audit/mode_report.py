@@ -207,12 +207,17 @@ def facts_of_state(evidence: StateEvidence, verdict: StateVerdict) -> list[Fact]
         )
     if verdict.decay is not None:
         decay = verdict.decay
+        seen = "too few rounds to see any loss"
+        if math.isfinite(decay.smallest_decay):
+            seen = (
+                f"a loss of {decay.smallest_decay:.3g} kept drafts per round at the end would "
+                f"have been seen with probability {evidence.power:g}"
+            )
         facts.append(
             (
                 "acceptance",
                 f"{decay.num_rounds} rounds, p = {decay.p_value:.3g} for a decay; false alarms "
-                f"{verdict.alpha:g}; a loss of {decay.smallest_decay:.3g} kept drafts per round "
-                f"at the end would have been seen with probability {evidence.power:g}",
+                f"{verdict.alpha:g}; {seen}",
             )
         )
     facts += [("finding", finding) for finding in verdict.findings]

@@ -215,9 +215,9 @@ class _Reader:
                 q = np.zeros_like(p)
                 for row, token in zip(q, tokens, strict=True):
                     before = [*prompt_ids, *text[:at]]
-                    law = drafter and draft_law_at(
-                        drafter, name, before, self._params, history, len(row)
-                    )
+                    law = None
+                    if drafter is not None:
+                        law = draft_law_at(drafter, name, before, self._params, history, len(row))
                     if law is not None:
                         row[:] = law.dense()
                     history.append(token)

@@ -295,6 +295,7 @@ def _matrix(question: Question, horizon: int, first: int) -> Any:
         horizon=horizon,
         first_seed=first,
         draws=question.size.draws,
+        expects_speculation=bool(core.proposers),
         say=question.say,
     )
     return replace(evidence, notes={"prompt": prompt.name})

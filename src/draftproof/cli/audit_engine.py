@@ -14,7 +14,7 @@ from draftproof.cli import audit_options as a
 from draftproof.cli import options as o
 from draftproof.cli import values as v
 from draftproof.cli.audit_finish import Outputs, finish, versions
-from draftproof.cli.audit_sequential import Sequential, drawn_evidence
+from draftproof.cli.audit_sequential import drawn_evidence
 from draftproof.cli.context import CliContext, Loader, Notes
 from draftproof.errors import ConfigError
 
@@ -110,7 +110,7 @@ def engine(
     power: a.PowerOf = 0.99,
     calibration_samples: a.Calibration = 20_000,
     seed: a.Seed = None,
-    sequential: Sequential = False,
+    sequential: a.Sequential = False,
     processes: Annotated[
         int | None,
         typer.Option(
@@ -132,7 +132,7 @@ def engine(
     )
     if mode is m.Mode.MATRIX and not m.given(ctx, ["tv"]):
         tv = 0.1  # every cell is an audit of its own
-    size = a.AuditSize(draws, tv, alpha, power, calibration_samples, seed)
+    size = a.AuditSize(draws, tv, alpha, power, calibration_samples, seed, sequential)
     size.plan()  # refuses rates that are none before anything is loaded
     if table:
         given = [
@@ -151,7 +151,7 @@ def engine(
         name = "standard" if rule is None else rule.value
         workers = processes if processes is not None else os.cpu_count() or 1
         recipe = _table_recipe(name, num_speculative_tokens, plant or "")
-        finish(context, _of_tables(size, outputs, recipe, workers, sequential), outputs)
+        finish(context, _of_tables(size, outputs, recipe, workers), outputs)
     if plant is not None:
         raise ConfigError(f"--plant {plant}: expected --table beside it")
     config = v.speculative_config(
@@ -190,9 +190,7 @@ def engine(
         asked = a.prompts_of(prompt, prompt_ids, prompts, loaded.core.tokenizer, default)
         evidence: Any
         if mode is m.Mode.LAW:
-            evidence = _of_engine(
-                size, outputs, loaded, loaded_by, asked, policy, workers, sequential
-            )
+            evidence = _of_engine(size, outputs, loaded, loaded_by, asked, policy, workers)
         else:
             question = m.Question(
                 loaded.core, _subject(loaded, config), asked, size, tokens, outputs.notes.say
@@ -209,7 +207,7 @@ def _table_recipe(rule: str, kappa: int | None, fault: str) -> TableRecipe:
 
 
 def _of_tables(
-    size: a.AuditSize, outputs: Outputs, recipe: TableRecipe, processes: int, is_sequential: bool
+    size: a.AuditSize, outputs: Outputs, recipe: TableRecipe, processes: int
 ) -> Evidence | SequentialEvidence:
     from draftproof.audit import Evidence
     from draftproof.audit.subjects import prompt_evidence
@@ -236,7 +234,6 @@ def _of_tables(
         evidence_of,
         first_seed=first,
         processes=processes,
-        is_sequential=is_sequential,
         say=outputs.notes.say,
     )
 
@@ -257,7 +254,6 @@ def _of_engine(
     prompts: list[a.Prompt],
     policy: Any,
     processes: int,
-    is_sequential: bool,
 ) -> Evidence | SequentialEvidence:
     from dataclasses import replace
 
@@ -298,7 +294,6 @@ def _of_engine(
         evidence_of,
         first_seed=first,
         processes=processes,
-        is_sequential=is_sequential,
         say=outputs.notes.say,
     )
 

@@ -59,6 +59,7 @@ def llama_cpp(
     power: a.PowerOf = 0.99,
     calibration_samples: a.Calibration = 20_000,
     seed: a.Seed = None,
+    sequential: a.Sequential = False,
     processes: a.Processes = 1,
     as_json: a.Json = False,
     html: a.Html = None,
@@ -70,7 +71,7 @@ def llama_cpp(
 
     context: CliContext = ctx.obj
     outputs = Outputs(as_json, html, save, Notes(quiet=quiet))
-    size = a.AuditSize(draws, tv, alpha, power, calibration_samples, seed)
+    size = a.AuditSize(draws, tv, alpha, power, calibration_samples, seed, sequential)
     options: dict[str, Any] = {"model": str(model)}
     drafter = "no drafter"
     if prompt_lookup is not None:

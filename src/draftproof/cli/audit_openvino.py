@@ -83,6 +83,7 @@ def openvino(
     power: a.PowerOf = 0.99,
     calibration_samples: a.Calibration = 20_000,
     seed: a.Seed = None,
+    sequential: a.Sequential = False,
     processes: a.Processes = 1,
     as_json: a.Json = False,
     html: a.Html = None,
@@ -94,7 +95,7 @@ def openvino(
 
     context: CliContext = ctx.obj
     outputs = Outputs(as_json, html, save, Notes(quiet=quiet))
-    size = a.AuditSize(draws, tv, alpha, power, calibration_samples, seed)
+    size = a.AuditSize(draws, tv, alpha, power, calibration_samples, seed, sequential)
     options: dict[str, Any] = {"model": str(model)}
     drafter = "no drafter"
     if prompt_lookup is not None and draft_model is not None:

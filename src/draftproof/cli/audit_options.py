@@ -52,6 +52,15 @@ Calibration = Annotated[
 Seed = Annotated[
     int | None, _option(STATISTICS, "--seed", help="Seed of the draws; a fresh one by default.")
 ]
+Sequential = Annotated[
+    bool,
+    _option(
+        STATISTICS,
+        "--sequential",
+        help="Stop at the first alarm; the false-alarm rate holds for the whole run. "
+        "--draws is the budget.",
+    ),
+]
 Processes = Annotated[
     int, _option(STATISTICS, "--processes", help="Processes that draw; each loads the subject.")
 ]
@@ -129,6 +138,8 @@ class AuditSize:
         See `draftproof.audit.Plan`.
     seed : int, optional
         Seed of the draws.
+    is_sequential : bool, default False
+        Whether the audit stops at the first alarm; draws are its budget then.
     """
 
     draws: int | None
@@ -137,6 +148,7 @@ class AuditSize:
     power: float
     calibration_samples: int
     seed: int | None
+    is_sequential: bool = False
 
     def plan(self) -> Plan:
         """Return the plan, made before the first draw."""

@@ -12,7 +12,7 @@ import typer
 from draftproof.cli import audit_options as a
 from draftproof.cli import options as o
 from draftproof.cli.audit_finish import Outputs, finish, versions
-from draftproof.cli.audit_sequential import Sequential, drawn_evidence
+from draftproof.cli.audit_sequential import drawn_evidence
 from draftproof.cli.context import CliContext, Notes
 from draftproof.errors import ConfigError
 
@@ -61,7 +61,7 @@ def python(
     power: a.PowerOf = 0.99,
     calibration_samples: a.Calibration = 20_000,
     seed: a.Seed = None,
-    sequential: Sequential = False,
+    sequential: a.Sequential = False,
     processes: a.Processes = 1,
     as_json: a.Json = False,
     html: a.Html = None,
@@ -75,7 +75,7 @@ def python(
 
     context: CliContext = ctx.obj
     outputs = Outputs(as_json, html, save, Notes(quiet=quiet))
-    size = a.AuditSize(draws, tv, alpha, power, calibration_samples, seed)
+    size = a.AuditSize(draws, tv, alpha, power, calibration_samples, seed, sequential)
     plan = size.plan()
     recipe = PythonRecipe(function)
     recipe()  # a function that cannot be found is refused before a model is loaded
@@ -122,7 +122,6 @@ def python(
         evidence_of,
         first_seed=first,
         processes=processes,
-        is_sequential=sequential,
         say=outputs.notes.say,
     )
     finish(context, evidence, outputs)

@@ -1,12 +1,10 @@
-"""``--sequential``: draw until an alarm or the budget, whichever comes first."""
+"""From a subject and its laws to evidence: a fixed number of draws, or until an alarm."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from draftproof.cli import audit_options as a
 
@@ -16,17 +14,7 @@ if TYPE_CHECKING:
     from draftproof.audit.subjects import Draws, Subject
     from draftproof.audit.watch import Watched
 
-__all__ = ["Sequential", "drawn_evidence"]
-
-Sequential = Annotated[
-    bool,
-    typer.Option(
-        "--sequential",
-        help="Stop at the first alarm; the false-alarm rate holds for the whole run. "
-        "--draws is the budget.",
-        rich_help_panel=a.STATISTICS,
-    ),
-]
+__all__ = ["drawn_evidence"]
 
 
 def drawn_evidence(
@@ -37,7 +25,6 @@ def drawn_evidence(
     *,
     first_seed: int,
     processes: int,
-    is_sequential: bool,
     say: Callable[[str], None],
 ) -> Evidence | SequentialEvidence:
     """Draw a fixed number, or until the evidence decides.
@@ -56,8 +43,6 @@ def drawn_evidence(
         Draw ``i`` of prompt ``j`` has the seed ``first_seed + j * draws + i``.
     processes : int
         Processes that draw.
-    is_sequential : bool
-        Whether to stop at an alarm.
     say : callable of str
         For remarks.
 
@@ -71,13 +56,13 @@ def drawn_evidence(
 
     most = max(len(each.law) for each in prompts)
     num = size.draws_for(most)
-    if is_sequential and size.draws is None:
+    if size.is_sequential and size.draws is None:
         num = math.ceil(BUDGET_FACTOR * num)
     shapes = "/".join(str(len(each.law)) for each in prompts)
-    bound = "up to " if is_sequential else ""
+    bound = "up to " if size.is_sequential else ""
     where = f" in {processes} processes" if processes > 1 else ""
     say(f"{bound}{num} draws of each of {len(prompts)} prompts, {shapes} outcomes{where}")
-    if is_sequential:
+    if size.is_sequential:
         return watch(
             recipe,
             prompts,

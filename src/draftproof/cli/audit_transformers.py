@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,11 +11,13 @@ import typer
 
 from draftproof.cli import audit_options as a
 from draftproof.cli.audit_finish import Outputs, finish, versions
+from draftproof.cli.audit_sequential import drawn_evidence
 from draftproof.cli.audit_worker import Asked, Python, Timeout, audit_process
 from draftproof.cli.context import CliContext, Notes
 from draftproof.errors import ConfigError
 
 if TYPE_CHECKING:
+    from draftproof.audit.subjects import Draws
     from draftproof.audit.subjects.transformers_generate import TransformersRecipe
 
 __all__ = ["transformers"]
@@ -61,6 +64,7 @@ def transformers(
     power: a.PowerOf = 0.99,
     calibration_samples: a.Calibration = 20_000,
     seed: a.Seed = None,
+    sequential: a.Sequential = False,
     processes: a.Processes = 1,
     as_json: a.Json = False,
     html: a.Html = None,
@@ -73,7 +77,7 @@ def transformers(
 
     context: CliContext = ctx.obj
     outputs = Outputs(as_json, html, save, Notes(quiet=quiet))
-    size = a.AuditSize(draws, tv, alpha, power, calibration_samples, seed)
+    size = a.AuditSize(draws, tv, alpha, power, calibration_samples, seed, sequential)
     size.plan()  # refuses rates that are none before anything is loaded
     recipe = TransformersRecipe(
         folder, assistant, prompt_lookup, early_exit, own_tokenizers, num_assistant_tokens
@@ -108,8 +112,9 @@ def _audit_here(
 ) -> None:
     """Audit in this process, with transformers' own filters in the reference."""
     from draftproof.audit import Evidence
-    from draftproof.audit.subjects import draw_all, prompt_evidence
+    from draftproof.audit.subjects import prompt_evidence
     from draftproof.audit.subjects.transformers_generate import known_options, transformers_law
+    from draftproof.audit.watch import Watched
 
     folder = recipe.folder
     policy = a.policy_of(asked.horizon, **asked.knobs)
@@ -121,29 +126,32 @@ def _audit_here(
     encoder = None if ids and not texts and file is None else _Encoder(folder)
     prompts = a.prompts_of(texts, ids, file, encoder)
     laws = [transformers_law(subject.model, prompt.ids, policy) for prompt in prompts]
-    num, first = size.draws_for(max(map(len, laws))), size.first_seed()
-    outputs.notes.say(f"{num} draws of each of {len(laws)} prompts")
-    drawn = draw_all(
+    first = size.first_seed()
+
+    def evidence_of(drawn: Sequence[Draws]) -> Evidence:
+        return Evidence(
+            asked.subject,
+            size.plan(),
+            tuple(
+                prompt_evidence(prompt.name, law, draws)
+                for prompt, law, draws in zip(prompts, laws, drawn, strict=True)
+            ),
+            expects_speculation=asked.speculates,
+            notes={
+                "policy": asked.policy,
+                "seeds": f"a hash of {first} + number of the draw",
+                "versions": versions("torch", "transformers"),
+            },
+        )
+
+    evidence = drawn_evidence(
         (lambda: subject) if asked.processes == 1 else recipe,
-        [prompt.ids for prompt in prompts],
-        policy,
-        num,
+        [Watched(p.name, p.ids, law, policy) for p, law in zip(prompts, laws, strict=True)],
+        size,
+        evidence_of,
         first_seed=first,
         processes=asked.processes,
-    )
-    evidence = Evidence(
-        asked.subject,
-        size.plan(),
-        tuple(
-            prompt_evidence(prompt.name, law, draws)
-            for prompt, law, draws in zip(prompts, laws, drawn, strict=True)
-        ),
-        expects_speculation=asked.speculates,
-        notes={
-            "policy": asked.policy,
-            "seeds": f"a hash of {first} + number of the draw",
-            "versions": versions("torch", "transformers"),
-        },
+        say=outputs.notes.say,
     )
     finish(context, evidence, outputs)
 

@@ -64,6 +64,7 @@ def vllm(
     power: a.PowerOf = 0.99,
     calibration_samples: a.Calibration = 20_000,
     seed: a.Seed = None,
+    sequential: a.Sequential = False,
     processes: a.Processes = 1,
     as_json: a.Json = False,
     html: a.Html = None,
@@ -75,7 +76,7 @@ def vllm(
 
     context: CliContext = ctx.obj
     outputs = Outputs(as_json, html, save, Notes(quiet=quiet))
-    size = a.AuditSize(draws, tv, alpha, power, calibration_samples, seed)
+    size = a.AuditSize(draws, tv, alpha, power, calibration_samples, seed, sequential)
     options: dict[str, Any] = {"model": str(model)}
     drafter = "no drafter"
     if speculative_config is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,9 +12,11 @@ import typer
 
 from draftproof.cli import audit_options as a
 from draftproof.cli.audit_finish import Outputs, finish, versions
+from draftproof.cli.audit_sequential import drawn_evidence
 from draftproof.cli.context import CliContext
 
 if TYPE_CHECKING:
+    from draftproof.audit.subjects import Draws
     from draftproof.audit.subjects.foreign_engine import EngineProcessRecipe
 
 __all__ = ["ENGINE", "Asked", "NamedPrompts", "Python", "Timeout", "audit_process", "interpreter"]
@@ -109,7 +111,8 @@ def audit_process(
         Policy, prompts and words.
     """
     from draftproof.audit import Evidence
-    from draftproof.audit.subjects import draw_all, prompt_evidence
+    from draftproof.audit.subjects import prompt_evidence
+    from draftproof.audit.watch import Watched
 
     plan = size.plan()
     policy = a.policy_of(asked.horizon, **asked.knobs)
@@ -119,35 +122,37 @@ def audit_process(
         policy = subject.in_its_order(policy)
         prompts = a.prompts_of(*asked.prompts, subject)
         laws = [subject.law(prompt.ids, policy) for prompt in prompts]
-        num, first = size.draws_for(max(map(len, laws))), size.first_seed()
-        shapes = "/".join(str(len(law)) for law in laws)
-        outputs.notes.say(f"{num} draws of each of {len(laws)} prompts, {shapes} outcomes")
-        drawn = draw_all(
+        first = size.first_seed()
+        theirs = subject.description.versions
+
+        def evidence_of(drawn: Sequence[Draws]) -> Evidence:
+            return Evidence(
+                asked.subject,
+                plan,
+                tuple(
+                    prompt_evidence(prompt.name, law, draws)
+                    for prompt, law, draws in zip(prompts, laws, drawn, strict=True)
+                ),
+                expects_speculation=asked.speculates,
+                notes={
+                    "engine": asked.command,
+                    "filter order": ", ".join(policy.params.stages),
+                    "policy": asked.policy,
+                    "seeds": f"a hash of {first} + number of the draw",
+                    "versions": versions(),
+                    "versions of the engine": ", ".join(f"{k} {v}" for k, v in theirs.items()),
+                },
+            )
+
+        evidence = drawn_evidence(
             (lambda: subject) if asked.processes == 1 else recipe,
-            [prompt.ids for prompt in prompts],
-            policy,
-            num,
+            [Watched(p.name, p.ids, law, policy) for p, law in zip(prompts, laws, strict=True)],
+            size,
+            evidence_of,
             first_seed=first,
             processes=asked.processes,
+            say=outputs.notes.say,
         )
     finally:
         subject.close()
-    theirs = subject.description.versions
-    evidence = Evidence(
-        asked.subject,
-        plan,
-        tuple(
-            prompt_evidence(prompt.name, law, draws)
-            for prompt, law, draws in zip(prompts, laws, drawn, strict=True)
-        ),
-        expects_speculation=asked.speculates,
-        notes={
-            "engine": asked.command,
-            "filter order": ", ".join(policy.params.stages),
-            "policy": asked.policy,
-            "seeds": f"a hash of {first} + number of the draw",
-            "versions": versions(),
-            "versions of the engine": ", ".join(f"{k} {v}" for k, v in theirs.items()),
-        },
-    )
     finish(context, evidence, outputs)

@@ -88,6 +88,18 @@ def test_every_condition_gets_every_round(make):
     assert speedup_of(record).n == 4
 
 
+def test_progress_counts_measurements_and_ends_at_the_total(tools):
+    told = []
+    clock = tools.ManualClock()
+    settings = tools.settings(GRID[:2], rounds=3)
+    bench = Bench(tools.SUBJECT, settings, tools.environment(), tools.NumberedPrompts())
+    run_bench(bench, PlantedRunner(clock, {}), clock=clock, on_progress=told.append)
+    counts = [each.done for each in told if "round" in each.doing]
+    assert counts == list(range(2 * 3 * 2))
+    assert (told[-1].done, told[-1].total) == (12, 12)
+    assert (told[0].seconds_left, told[-1].seconds_left) == (None, 0.0)
+
+
 def test_servers_apart_are_not_primed(make):
     run, runner = make(shares_cache=False)
     run()

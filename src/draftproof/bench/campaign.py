@@ -213,12 +213,12 @@ class Campaign:
         usual = statistics.median(known) if known else 0.0
         left, seconds = 0, 0.0
         for index in range(len(settings.conditions)):
-            rounds = settings.rounds - self._rounds_of(index)
-            arms = len(self._open_arms(index))
-            left += rounds * arms
+            held = [measurement.arm for measurement in self._of.get(index, [])]
+            mine = sum(settings.rounds - held.count(a.name) for a in self._open_arms(index))
+            left += mine
             costs = self._costs.get(index)
             each = statistics.median(costs) if costs else usual
-            seconds += rounds * each * arms / len(settings.arms)
+            seconds += mine * each / len(settings.arms)
         spent = self.clock() - self._begin
         if settings.minutes is not None:
             seconds = min(seconds, max(0.0, 60.0 * settings.minutes - spent))

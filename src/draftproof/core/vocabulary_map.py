@@ -53,8 +53,8 @@ class VocabularyMap:
         -------
         ndarray of float32, shape (V,)
             Minus infinity for tokens that the drafter lacks. A softmax over it is the
-            drafter's law, given that the token is shared (Timor et al., 2502.05202,
-            algorithm 3): the mask acts before anything is drawn, so that the law is the
+            drafter's law, given that the token is shared (Timor et al., 2502.05202): the
+            mask acts before anything is drawn, so that the law is the
             one that was drawn from.
         """
         scores = np.full(self.vocab_size, -np.inf, dtype=np.float32)

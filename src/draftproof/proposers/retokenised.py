@@ -54,7 +54,7 @@ class RetokenisedProposer:
 
     References
     ----------
-    Timor et al., 2502.05202, algorithm 2 (string-level exact match).
+    Timor et al., 2502.05202 (string-level exact match).
     """
 
     def __init__(

@@ -151,7 +151,7 @@ class SharedVocabulary(_Translated):
 
     References
     ----------
-    Timor et al., 2502.05202, algorithm 3 (token-level intersection).
+    Timor et al., 2502.05202 (token-level intersection).
     """
 
     def __init__(self, shared: VocabularyMap, bridge: Bridge) -> None:

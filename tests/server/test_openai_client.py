@@ -160,6 +160,11 @@ def test_models(client):
     assert model.id == "table"
     assert client.models.retrieve("table").id == "table"
     cache = model.draftproof["kv_cache"]
+    pages = cache["pages"]
+    assert pages["held"] + pages["free"] + pages["evictable"] == pages["total"] == 512
+    assert cache["total_tokens"] == pages["total"] * cache["page_size"]
+    assert cache["num_sequences"] == 0
+    assert model.draftproof["chooses_lengths"] is False
     for row in cache["max_concurrency"]:
         assert row["speculative"] <= row["plain"]
 

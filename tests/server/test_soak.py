@@ -92,7 +92,7 @@ async def ask(client, body, tools, leave_s):
 
 async def crowd(url, plans, tools, snapshots):
     """Ask everything, some at a time; read the counters now and then."""
-    places = asyncio.Semaphore(NUM_AT_ONCE)
+    places, reading = asyncio.Semaphore(NUM_AT_ONCE), asyncio.Lock()
     limits = httpx.Limits(max_connections=2 * NUM_AT_ONCE)
     async with httpx.AsyncClient(base_url=url, timeout=120, limits=limits) as client:
 
@@ -100,7 +100,8 @@ async def crowd(url, plans, tools, snapshots):
             async with places:
                 text = await ask(client, body, tools, leave_s)
             if index % 10 == 0:
-                snapshots.append(read_counters((await client.get("/metrics")).text))
+                async with reading:  # else the later answer may hold the earlier numbers
+                    snapshots.append(read_counters((await client.get("/metrics")).text))
             return text
 
         asked = (one(index, *plan) for index, plan in enumerate(plans))

@@ -47,6 +47,26 @@ def test_a_block_cut_by_an_end_token_reports_two() -> None:
     }  # fmt: skip
 
 
+def test_each_drafter_answers_for_its_own_tokens() -> None:
+    mixed = record(4, 3, draft_sources=("suffix", "suffix", "model", "model"), proposer="hybrid")
+    turned_down = record(3, 1, draft_sources=("suffix", "suffix", "model"), proposer="hybrid")
+    certain = record(2, 2, proposer="grammar")
+    branching = record(3, 1, proposer="tree", parents=(-1, -1, 0))
+    halves = [[mixed, certain], [turned_down, record(0, 0), branching]]
+    parts = [SpecDecodeStats.from_records(half) for half in halves]
+    stats = parts[0].merge(parts[1])
+    assert stats.num_draft_tokens_per_drafter == {
+        "suffix": 4, "model": 3, "grammar": 2, "tree": 3,
+    }  # fmt: skip
+    assert stats.num_accepted_tokens_per_drafter == {
+        "suffix": 3, "model": 1, "grammar": 2, "tree": 1,
+    }  # fmt: skip
+    assert sum(stats.num_accepted_tokens_per_drafter.values()) == stats.num_accepted_tokens
+    assert sum(stats.num_draft_tokens_per_drafter.values()) == stats.num_draft_tokens
+    assert stats.acceptance_rate_per_drafter["model"] == pytest.approx(1 / 3)
+    assert parts[0].num_draft_tokens_per_drafter == {"suffix": 2, "model": 2, "grammar": 2}
+
+
 def test_rates_are_pooled() -> None:
     short = [SpecDecodeStats.from_records([record(10, 1)]) for _ in range(7)]
     long = SpecDecodeStats.from_records([record(10, 8)] * 400)

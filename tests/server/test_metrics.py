@@ -51,6 +51,13 @@ def test_counters_equal_the_records_of_the_answers(kit):
     assert samples["spec_decode_num_draft_tokens_total",] == total("num_draft_tokens")
     accepted = total("num_accepted_draft_tokens")
     assert samples["spec_decode_num_accepted_tokens_total",] == accepted
+    for verdict, key in (("draft", "drafted"), ("accepted", "accepted")):
+        per_drafter = [record[f"{key}_per_drafter"] for record in records]
+        names = {name for one in per_drafter for name in one}
+        assert names
+        for name in names:
+            counted = samples[f"spec_decode_num_{verdict}_tokens_per_drafter_total", name]
+            assert counted == sum(one.get(name, 0) for one in per_drafter)
     name = "spec_decode_num_{}_tokens_per_pos_total"
     per_pos = [samples[name.format("accepted"), str(position)] for position in range(4)]
     assert sum(per_pos) == accepted

@@ -117,6 +117,8 @@ def stats_document(stats: SpecDecodeStats) -> dict[str, Any]:
         "num_draft_tokens": stats.num_draft_tokens,
         "num_accepted_tokens": stats.num_accepted_tokens,
         "num_emitted_per_source": dict(stats.num_emitted_per_source),
+        "num_draft_tokens_per_drafter": dict(stats.num_draft_tokens_per_drafter),
+        "num_accepted_tokens_per_drafter": dict(stats.num_accepted_tokens_per_drafter),
         "mean_acceptance_length": _number(stats.mean_acceptance_length),
         "acceptance_rate": _number(stats.acceptance_rate),
         "committed_per_round": _number(stats.committed_per_round),

@@ -50,6 +50,12 @@ class SpecDecodeStats:
         Of those, the ones whose earlier tokens were all kept.
     num_emitted_per_source : dict of str to int
         Committed tokens by their source.
+    num_draft_tokens_per_drafter : dict of str to int
+        Drafted tokens by who made them: the part of a mixed drafter, ``"grammar"`` for
+        text that a grammar makes certain.
+    num_accepted_tokens_per_drafter : dict of str to int
+        Of those, the ones that the verifier kept. A token that stands behind one that
+        was turned down counts against its own drafter.
     """
 
     num_rounds: int = 0
@@ -61,6 +67,8 @@ class SpecDecodeStats:
     num_drafted_per_pos: list[int] = field(default_factory=list)
     num_reached_per_pos: list[int] = field(default_factory=list)
     num_emitted_per_source: dict[TokenSource, int] = field(default_factory=_no_sources)
+    num_draft_tokens_per_drafter: dict[str, int] = field(default_factory=dict)
+    num_accepted_tokens_per_drafter: dict[str, int] = field(default_factory=dict)
 
     @classmethod
     def from_records(cls, records: Iterable[StepRecord]) -> SpecDecodeStats:
@@ -81,6 +89,7 @@ class SpecDecodeStats:
         self.num_drafts += 1
         self.num_draft_tokens += len(record.drafted)
         self.num_accepted_tokens += record.num_accepted
+        self._count_drafters(record)
         depth = record.depth
         missing = depth - len(self.num_drafted_per_pos)
         if missing > 0:
@@ -92,6 +101,16 @@ class SpecDecodeStats:
             self.num_reached_per_pos[i] += i <= record.num_accepted
         for i in range(record.num_accepted):
             self.num_accepted_tokens_per_pos[i] += 1
+
+    def _count_drafters(self, record: StepRecord) -> None:
+        """Count drafted and kept tokens by who made them; trees have one drafter."""
+        sources = record.draft_sources or (record.proposer,) * len(record.drafted)
+        drafted, accepted = self.num_draft_tokens_per_drafter, self.num_accepted_tokens_per_drafter
+        for name in sources:
+            drafted[name] = drafted.get(name, 0) + 1
+            accepted.setdefault(name, 0)
+        for name in sources[: record.num_accepted]:
+            accepted[name] += 1
 
     def merge(self, other: SpecDecodeStats) -> SpecDecodeStats:
         """Return the pooled counters of both; neither is changed."""
@@ -108,12 +127,23 @@ class SpecDecodeStats:
                 source: count + other.num_emitted_per_source[source]
                 for source, count in self.num_emitted_per_source.items()
             },
+            _joined(self.num_draft_tokens_per_drafter, other.num_draft_tokens_per_drafter),
+            _joined(self.num_accepted_tokens_per_drafter, other.num_accepted_tokens_per_drafter),
         )
 
     @property
     def acceptance_rate(self) -> float:
         """Accepted over drafted tokens, pooled; NaN if nothing was drafted."""
         return _ratio(self.num_accepted_tokens, self.num_draft_tokens)
+
+    @property
+    def acceptance_rate_per_drafter(self) -> dict[str, float]:
+        """Accepted over drafted tokens of each drafter."""
+        accepted = self.num_accepted_tokens_per_drafter
+        return {
+            name: _ratio(accepted[name], drafted)
+            for name, drafted in self.num_draft_tokens_per_drafter.items()
+        }
 
     @property
     def mean_acceptance_length(self) -> float:
@@ -188,6 +218,10 @@ def format_rate(rate: float, digits: int = 3) -> str:
 
 def _ratio(numerator: float, denominator: float) -> float:
     return numerator / denominator if denominator else math.nan
+
+
+def _joined(left: dict[str, int], right: dict[str, int]) -> dict[str, int]:
+    return {name: left.get(name, 0) + right.get(name, 0) for name in (left | right)}
 
 
 def _added(left: list[int], right: list[int]) -> list[int]:

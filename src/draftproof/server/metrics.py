@@ -116,6 +116,16 @@ def _speculation(totals: Totals) -> Iterator[Metric]:
         for position, count in enumerate(counts):
             family.add_metric([str(position)], count)
         yield family
+    for name, help_text, by_drafter in (
+        ("draft", "Drafted tokens by who made them.", spec.num_draft_tokens_per_drafter),
+        ("accepted", "Drafts that were kept, by who.", spec.num_accepted_tokens_per_drafter),
+    ):
+        family = CounterMetricFamily(
+            f"{_PREFIX}spec_decode_num_{name}_tokens_per_drafter", help_text, labels=["drafter"]
+        )
+        for drafter, count in sorted(by_drafter.items()):
+            family.add_metric([drafter], count)
+        yield family
     predicted = CounterMetricFamily(
         _PREFIX + "prediction_tokens", "Tokens of callers' predictions.", labels=["verdict"]
     )

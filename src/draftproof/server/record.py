@@ -113,6 +113,8 @@ def speculation_record(result: GenerateResult, kappa: int) -> dict[str, Any]:
         "num_rounds": stats.num_rounds,
         "num_committed_tokens": stats.num_emitted_tokens,
         "committed_per_source": dict(stats.num_emitted_per_source),
+        "drafted_per_drafter": dict(stats.num_draft_tokens_per_drafter),
+        "accepted_per_drafter": dict(stats.num_accepted_tokens_per_drafter),
         **spec_decode_metrics(result, kappa),
     }
 

@@ -155,7 +155,7 @@ def test_training_raises_acceptance_and_goes_on_after_an_interruption(corpus, tm
 
     def run(seconds, seed=0):
         torch.manual_seed(seed)
-        plan = TrainingPlan(seconds, batch_tokens=200, measure_every_s=0.4, seed=seed)
+        plan = TrainingPlan(seconds, batch_tokens=200, rate=5.0, measure_every_s=0.4, seed=seed)
         return trained(DraftHead(SHAPE), corpus, plan, tmp_path, lines.append)
 
     text = score(TARGET, held_out_batches(corpus, 900, 200))

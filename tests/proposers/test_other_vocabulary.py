@@ -151,6 +151,28 @@ def test_a_drafter_that_knows_the_text_has_every_draft_accepted():
     assert num_rounds < len(answer) / 2
 
 
+class Careless(TextBridge):
+    """Leaves out as many tokens as the end of the text has by itself."""
+
+    def to_target(self, before, data):
+        return self._to_target.encode(before + data)[len(self._to_target.encode(before)) :]
+
+
+@pytest.mark.parametrize(("kind", "is_right"), [(TextBridge, True), (Careless, False)])
+def test_a_draft_goes_on_where_the_text_ends_however_that_was_cut(kind, is_right):
+    target, draft = Pieces(WORDS), Pieces(TIGHT)
+    # The words in parts, as no tokenizer would cut them: the next token may join such a part.
+    cut = [0, 2, 3, 10, 4, 5, 2, 8, 6, 0]
+    text = spelled(target, cut) + b" two one two"
+    proposer = RetokenisedProposer(TableBackend(written(text, draft)), kind(target, draft))
+    goes_on = []
+    for count in range(1, len(cut) + 1):
+        (drafted,) = proposer.propose([ask(cut[:count], 4)])
+        rest = text[len(spelled(target, cut[:count])) :]
+        goes_on.append(len(drafted) > 0 and rest.startswith(spelled(target, drafted.token_ids)))
+    assert all(goes_on) is is_right
+
+
 def test_text_drafts_end_where_the_drafter_ends_and_never_pass_kappa():
     draft = Pieces(TIGHT)
     text = b" one two"

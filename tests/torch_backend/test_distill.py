@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 
 import numpy as np
@@ -204,7 +205,12 @@ def test_the_optimiser_moves_all_directions_alike():
     inputs = torch.randn(50, 6) * torch.tensor([4.0, 2.0, 1.0, 1.0, 1.0, 1.0])
     layer(inputs).pow(2).sum().backward()
     steep = torch.linalg.svdvals(layer.weight.grad)
+    slow = copy.deepcopy(layer)
+    slow.weight.grad, slow.bias.grad = layer.weight.grad.clone(), layer.bias.grad.clone()
     Optimiser(layer, 1.0).step(1.0)
     moved = torch.linalg.svdvals(layer.weight.detach() - before)
     assert steep.max() / steep.min() > 6
     assert moved.max() / moved.min() < 2
+    Optimiser(slow, 1.0, {"weight": 0.25}).step(1.0)
+    fourth = torch.linalg.svdvals(slow.weight.detach() - before)
+    torch.testing.assert_close(fourth, moved / 4, rtol=1e-3, atol=1e-7)

@@ -11,6 +11,7 @@ the iteration and its constants); size of a step as in Liu et al., 2502.16982, s
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 import torch
@@ -23,9 +24,8 @@ Tensor = Any
 #: Of the iteration that moves all singular values near 1.
 _A, _B, _C, _STEPS = 3.4445, -4.7750, 2.0315, 5
 _MOMENTUM: Final = 0.95
-#: Learning rates at scale 1: of a matrix step whose entries have size 0.2, and of Adam. Five
-#: times as much undid the linear start, and had not made up for it after 30 updates.
-_MATRIX_RATE, _VECTOR_RATE = 8e-4, 4e-4
+#: Learning rates at scale 1: of a matrix step whose entries have size 0.2, and of Adam.
+_MATRIX_RATE, _VECTOR_RATE = 1.6e-3, 4e-4
 _DECAY: Final = 0.01
 
 
@@ -38,13 +38,19 @@ class Optimiser:
         The module.
     rate : float
         Scale of both learning rates.
+    slow : mapping of str to float, optional
+        Factors of the rate of matrices, by name of the parameter.
     """
 
-    def __init__(self, module: nn.Module, rate: float) -> None:
-        parameters = list(module.parameters())
-        self._matrices = [each for each in parameters if each.ndim == 2]
+    def __init__(
+        self, module: nn.Module, rate: float, slow: Mapping[str, float] | None = None
+    ) -> None:
+        named = dict(module.named_parameters())
+        matrices = {name: each for name, each in named.items() if each.ndim == 2}
+        self._matrices = list(matrices.values())
+        self._factors = [(slow or {}).get(name, 1.0) for name in matrices]
         self._momenta = [torch.zeros_like(each) for each in self._matrices]
-        vectors = [each for each in parameters if each.ndim < 2]
+        vectors = [each for each in named.values() if each.ndim < 2]
         self._adam = torch.optim.Adam(vectors, lr=_VECTOR_RATE * rate, betas=(0.9, 0.95))
         self._rate = rate
 
@@ -58,12 +64,14 @@ class Optimiser:
         """
         rate = _MATRIX_RATE * self._rate * scale
         with torch.no_grad():
-            for matrix, momentum in zip(self._matrices, self._momenta, strict=True):
+            held = zip(self._matrices, self._momenta, self._factors, strict=True)
+            for matrix, momentum, factor in held:
                 gradient: Tensor = matrix.grad
                 momentum.lerp_(gradient, 1 - _MOMENTUM)
                 direction = _orthogonal(gradient.lerp(momentum, _MOMENTUM))
                 size = 0.2 * max(matrix.shape) ** 0.5
-                matrix.mul_(1 - rate * _DECAY).add_(direction, alpha=-rate * size)
+                matrix.mul_(1 - rate * factor * _DECAY)
+                matrix.add_(direction, alpha=-rate * factor * size)
         for group in self._adam.param_groups:
             group["lr"] = _VECTOR_RATE * self._rate * scale
         self._adam.step()

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -26,6 +27,10 @@ __all__ = ["CHECKPOINT", "Trained", "TrainingPlan", "train"]
 CHECKPOINT: Final = "training.pt"
 #: Positions that the linear start is solved from, and that are measured on the way.
 _LINEAR_POSITIONS, _MEASURED = 20_000, 3_000
+
+#: The fusion layer starts where it is best and reads wide inputs: steps as large as those of
+#: the other matrices undo the start within 30 updates.
+_SLOW: Final = MappingProxyType({"fusion_fc.weight": 0.05})
 
 Progress = Callable[[str], None]
 Tensor = Any
@@ -105,7 +110,7 @@ class _State:
 
     def __init__(self, head: DraftHead, plan: TrainingPlan) -> None:
         self.head = head
-        self.optimiser = Optimiser(head, plan.rate)
+        self.optimiser = Optimiser(head, plan.rate, _SLOW)
         self.seconds = 0.0
         self.num_updates = 0
         self.num_positions = 0

@@ -24,6 +24,14 @@ PHONE: dict[str, Any] = {
     "has_touch": True,
 }
 LIMIT_MS = 180_000
+#: Drafts that are often rejected: the text is to be changed, and the temperature is high.
+EDIT = {
+    "prompt": "Write the following text again, but the river is a lake now.\n\n"
+    "The old mill stands by the river. In spring the river rises and turns the wheel. "
+    "In summer the river is low and the miller waits. In autumn leaves float down the river.",
+    "temperature": "0.9",
+    "max_tokens": "80",
+}
 
 
 def main() -> None:
@@ -33,9 +41,9 @@ def main() -> None:
     with sync_playwright() as tool:
         options = ["--no-sandbox"] if os.geteuid() == 0 else []
         browser = tool.chromium.launch(executable_path=chromium, args=options)
-        for scheme in ("light", "dark"):
-            playground(browser, url, folder / f"playground_{scheme}.png", scheme)
-        playground(browser, url, folder / "playground_phone.png", "light", **PHONE)
+        take(browser, url, folder / "playground_light.png", {"temperature": "0.7"}, replays=True)
+        take(browser, url, folder / "playground_dark.png", EDIT, color_scheme="dark")
+        take(browser, url, folder / "playground_phone.png", EDIT, **PHONE)
         page = browser.new_page(viewport={**WIDE, "height": 760}, color_scheme="light")
         page.goto(url + "/models")
         page.locator("#fits tr").first.wait_for()
@@ -43,38 +51,44 @@ def main() -> None:
         browser.close()
 
 
-def playground(browser: Browser, url: str, path: Path, scheme: str, **options: Any) -> None:
-    """Run a prompt, point at a token, replay the seed in plain."""
-    page: Page = browser.new_page(**{"viewport": WIDE, "color_scheme": scheme, **options})
+def take(
+    browser: Browser,
+    url: str,
+    path: Path,
+    fields: dict[str, str],
+    *,
+    replays: bool = False,
+    **options: Any,
+) -> None:
+    """Run a prompt, replay its seed in plain where that is to be shown, point at a token."""
+    is_phone = "is_mobile" in options
+    page: Page = browser.new_page(**{"viewport": WIDE, "color_scheme": "light", **options})
     page.set_default_timeout(LIMIT_MS)
     page.goto(url)
     page.locator("#go:enabled").wait_for()
-    page.locator("#prompt").fill(PROMPT)
-    if options:
+    if is_phone:
         page.locator("#settings summary").click()
-    page.locator("#max_tokens").fill("80")
-    page.locator("#temperature").fill("0.9")
-    page.locator("#show-rejected").set_checked(scheme == "dark" or bool(options))
-    if options:
+    for name, value in fields.items():
+        page.locator(f"#{name}").fill(value)
+    page.locator("#show-rejected").set_checked(fields is EDIT)
+    if is_phone:
         page.locator("#settings summary").click()
     page.locator("#go").click()
     page.locator("#status", has_text="Done").wait_for()
-    if not options:
+    if replays:
         page.locator("#replay").click()
         page.locator("#verdict", has_text="seed").wait_for()
         page.locator("#replay:enabled").wait_for()
     token = page.locator("#tokens .accepted").nth(2)
     token.scroll_into_view_if_needed()
-    token.tap() if options else token.hover()
+    if is_phone:
+        token.tap()
+    else:
+        page.evaluate("() => scrollTo(0, 0)")
+        token.hover()
     page.screenshot(path=path)
     page.close()
 
-
-PROMPT = (
-    "Write the following text again, but the river is a lake now.\n\n"
-    "The old mill stands by the river. In spring the river rises and turns the wheel. "
-    "In summer the river is low and the miller waits. In autumn leaves float down the river."
-)
 
 if __name__ == "__main__":
     main()

@@ -94,7 +94,13 @@ export function showRun(run, plain) {
 }
 
 function showLabel({ speculation, request }) {
-  if (speculation === null) return;
+  if (speculation === null) {
+    // The label of the run before is not that of this one, which has none yet.
+    byId("exactness").replaceChildren(make("span", { class: "none", text: "when it has ended" }));
+    byId("exactness-hint").textContent = "";
+    fillFacts(byId("run-facts"), [["seed", String(request.body.seed)]]);
+    return;
+  }
   byId("exactness").textContent = speculation.exactness;
   const sense = Object.keys(SENSES).find((name) => speculation.exactness.startsWith(name));
   byId("exactness-hint").textContent = sense

@@ -78,6 +78,7 @@ async function generate() {
   views.plain.clear();
   byId("plain").hidden = true;
   verdict("Runs the same request with no drafts, and compares the texts token by token.");
+  showRun(page.run, null);
   say("Generating.");
   if (!(await follow(page.run, views.run, "busy"))) return;
   const { numTokens, traces } = page.run;

@@ -6,9 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from draftproof.audit import DraftTotals, Evidence, Plan, judge
 from draftproof.audit.subjects import EngineProcessRecipe, Policy, RoundKind, prompt_evidence
+from draftproof.cli import CliContext, app
 from draftproof.core.params import SamplingParams
 
 HERE = Path(sys.executable)
@@ -198,3 +200,21 @@ def test_counters_of_vllm_are_read_around_the_draws(packages):
     assert not drawn.reports_rounds
     verdict = verdict_of(law, drawn)
     assert verdict.verdict == "exact", verdict.reason
+
+
+@pytest.mark.statistical
+def test_the_verb_runs_the_engine_under_the_interpreter_that_has_it(packages, tmp_path):
+    # False alarms 0.001; the seed is none of those.
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={packages} exec {HERE} "$@"\n')
+    python.chmod(0o755)
+    words = (
+        "llama-cpp", "x.gguf", "--python", python, "--prompt-lookup", 2, "--draws", 300,
+        "--prompt-ids", "1 2 1 2 1", "--top-k", 2, "--horizon", 3, "--tv", 0.25,
+        "--calibration-samples", 4000, "--seed", 3, "-q",
+    )  # fmt: skip
+    found = CliRunner().invoke(app, ["audit", *map(str, words)], obj=CliContext())
+    assert found.exit_code == 0, found.output
+    assert "verdict: exact" in found.stdout
+    assert "llama-cpp-python 0.0.fake" in found.stdout
+    assert "filter order: top_k\n" in found.stdout

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from measure import report
 
-from draftproof.audit.looks import draw_in_looks
 from draftproof.audit.subjects import Draws, Policy, TableRecipe
+from draftproof.audit.subjects.fan_out import draw_in_looks
 from draftproof.audit.subjects.table_engine import PROMPT
 from draftproof.core.params import SamplingParams
 

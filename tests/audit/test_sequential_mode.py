@@ -11,9 +11,9 @@ import pytest
 
 from draftproof.audit import Evidence, Plan
 from draftproof.audit.kinds import check, kind_of
-from draftproof.audit.looks import _serve, draw_in_looks, look_ends
 from draftproof.audit.sequential import SequentialEvidence, judge_sequential
 from draftproof.audit.subjects import Draws, Policy, prompt_evidence
+from draftproof.audit.subjects.fan_out import _serve, draw_in_looks, look_ends
 from draftproof.audit.watch import Watched, watch
 from draftproof.core.params import SamplingParams
 from draftproof.errors import BackendError, ConfigError
@@ -117,11 +117,11 @@ def test_the_stated_sensitivity_is_what_a_simulation_gives():
     assert smallest_sequential([LAW], [20], 1e-3, 0.99) == 1.0
 
 
-def test_portions_and_processes_give_the_draws_of_one_run():
+def test_portions_give_the_draws_of_one_run():
     recipe = functools.partial(Sampler, 0.5, 0.3, 0.2)
     jobs = [((0,), POLICY), ((1,), POLICY)]
     (whole,) = draw_in_looks(recipe, jobs, [90], first_seed=3)
-    parts = list(draw_in_looks(recipe, jobs, [21, 22, 90], first_seed=3, processes=2))
+    parts = list(draw_in_looks(recipe, jobs, [21, 22, 90], first_seed=3))
     for prompt in range(2):
         joined = np.concatenate([part[prompt].tokens for part in parts])
         np.testing.assert_array_equal(joined, whole[prompt].tokens)

@@ -44,7 +44,7 @@ class KeepsTheDraft(NumpyExecutor):
         return found
 
 
-def run(executor=None, kappa=2, budget=900, **knobs):
+def run(executor=None, kappa=2, budget=600, **knobs):
     core = EngineCore(
         TableBackend(table(1)),
         proposers=[DraftModelProposer(TableBackend(table(2)))],
@@ -62,10 +62,10 @@ def test_the_engine_raises_no_alarm_and_its_certificate_recomputes(tmp_path):
     evidence = run()
     verdict = judge_stream(evidence)
     assert verdict.exit_code == 0, verdict.reason
-    assert verdict.num_tokens == 900
+    assert verdict.num_tokens == 600
     assert verdict.smallest_tv <= PLAN.tv
     assert evidence.bets.tolerance == 0
-    assert evidence.num_with_law == 900
+    assert evidence.num_with_law == 600
     stored = tmp_path / "c.json"
     stored.write_text(json.dumps(kind_of(evidence).stored(evidence, verdict)))
     again = check(stored)
@@ -75,7 +75,7 @@ def test_the_engine_raises_no_alarm_and_its_certificate_recomputes(tmp_path):
 
 @pytest.mark.statistical
 def test_a_tilt_towards_the_drafter_stops_the_run():
-    # Half of the rejected first drafts are kept: a TV per token of about 0.1, within 900.
+    # Half of the rejected first drafts are kept: a TV per token of about 0.1, within 600.
     verdict = judge_stream(run(KeepsTheDraft(), budget=4000))
     assert verdict.exit_code == 1
     assert verdict.alarmed_at < 4000

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from draftproof.audit.evidence_file import Evidence, ModelRows, Plan
-from draftproof.audit.looks import draw_in_looks, look_ends
 from draftproof.audit.sequential import Look, SequentialEvidence, alternatives_of
 from draftproof.audit.subjects.draws import Draws, Policy, Subject
+from draftproof.audit.subjects.fan_out import draw_in_looks, look_ends
 from draftproof.evidence.joint_law import JointLaw, count_draws
 from draftproof.evidence.sequential import SequentialAudit
 
@@ -71,7 +71,7 @@ def watch(
     plan : Plan
         That of the evidence.
     first_seed : int
-        See `draftproof.audit.looks.draw_in_looks`.
+        See `draftproof.audit.subjects.fan_out.draw_in_looks`.
     processes : int, default 1
         Processes that draw.
     say : callable of str

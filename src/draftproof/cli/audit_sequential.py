@@ -51,7 +51,7 @@ def drawn_evidence(
     Evidence or SequentialEvidence
         What was counted.
     """
-    from draftproof.audit.looks import draw_in_looks
+    from draftproof.audit.subjects.fan_out import draw_in_looks
     from draftproof.audit.watch import BUDGET_FACTOR, watch
 
     most = max(len(each.law) for each in prompts)

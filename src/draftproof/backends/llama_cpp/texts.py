@@ -173,6 +173,9 @@ class Texts:
             row = [*range(begin, length), *keep]
             length = min(length, begin)
             self._choose_path(text, length, [place - begin for place in row])
+        if text.slot is not None and not self._reaches_back(text, text.cached):
+            self._context.drop(text.slot, 0)
+            text.cached = 0
         dropped = set(range(length, len(text))).difference(row)
         self.books.drop([text.cells[place] for place in sorted(dropped)])
         for values in (text.token_ids, text.cells):
@@ -296,9 +299,6 @@ class Texts:
                 self.slots.exchange(text.slot, text.kept[0])
                 (text.slot, text.cached), text.kept = text.kept, None
             else:
-                self._context.drop(text.slot, 0)
-                text.cached = 0
-            if not self._reaches_back(text, text.cached):
                 self._context.drop(text.slot, 0)
                 text.cached = 0
         self._forget_kept(text)

@@ -152,7 +152,10 @@ def test_draws_have_seeds_of_their_own_whatever_the_number_of_workers(engine_fil
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ("load", "reports RuntimeError: no such model; its last words: .*no such model; all of them: "),
+        (
+            "load",
+            "reports RuntimeError: no such model; its last words: .*no such model; all of them: ",
+        ),
         ("dead", "ended before it answered 'draw'; its last words: .*out of memory"),
         ("few", "1 samples, 2 were asked for"),
         ("nan", "a row of token 1 is not finite"),

@@ -196,6 +196,7 @@ def main() -> None:
     parser.add_argument("--precision", default="int8")
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--threads", type=int)
+    parser.add_argument("--only", default="", help="cases whose name holds this text")
     parser.add_argument("--parts-only", action="store_true", help="without a model")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
@@ -213,6 +214,7 @@ def main() -> None:
         figures = {
             case.name: Subject(backend, case, Path(folder)).measure(options.repeats)
             for case in CASES
+            if options.only in case.name
         }
     figures = {"microseconds_per_round": alone, **figures}
     report({"benchmark": "trace_cost", "tokens": TOKENS, "figures": figures}, options.output)

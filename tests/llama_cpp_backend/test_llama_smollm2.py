@@ -25,12 +25,12 @@ TEXT = (
 
 @pytest.fixture(scope="module")
 def backend(smollm2_gguf):
-    return load_llama_cpp(smollm2_gguf, kv_cache_bytes=64 << 20)
+    return load_llama_cpp(smollm2_gguf, kv_cache_bytes=64 << 20, threads=1)
 
 
 @pytest.fixture(scope="module")
 def engines(smollm2_gguf):
-    options = {"backend": "llamacpp", "kv_cache_bytes": 64 << 20}
+    options = {"backend": "llamacpp", "kv_cache_bytes": 64 << 20, "threads": 1}
     ngram = {"method": "ngram", "num_speculative_tokens": 7}
     plain = draftproof.load(smollm2_gguf, **options)
     drafting = draftproof.load(smollm2_gguf, speculative_config=ngram, **options)

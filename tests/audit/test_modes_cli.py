@@ -37,7 +37,7 @@ def run(*words):
         ("--state", "--tokens", 30, "--seed", 3),
         ("--stream", "--tokens", 1200, "--tv", 0.25, "--seed", 3),
         ("--sequential", "--top-k", 2, "--horizon", 3, "--draws", 1200, "--tv", 0.2, "--seed", 3),
-        ("--matrix", "--draws", 150, "--tv", 0.45, "--seed", 3),
+        ("--matrix", "--draws", 60, "--tv", 0.45, "--seed", 3),
     ],
     ids=lambda words: words[0],
 )

@@ -29,7 +29,7 @@ lint: $(STAMP)  ## Style, import directions, docstrings
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
-	$(BIN)/python -m numpydoc.hooks.validate_docstrings $$(git ls-files 'src/*.py')
+	$(BIN)/numpydoc lint $$(git ls-files 'src/*.py')
 
 types: $(STAMP)  ## Static types
 	$(BIN)/mypy

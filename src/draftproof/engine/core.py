@@ -62,16 +62,16 @@ class EngineCore:
     rule : str or AllowLossy, optional
         Verification rule for requests that do not say. None takes the best exact
         rule for each draft.
-    eos_token_ids : frozenset of int, optional
-        Ids that end a generation; the tokenizer's when None.
-    scheduler : SchedulerConfig, optional
-        Limits of a pass.
     allow_lossy : bool, default False
         Let requests opt in to rules that change the law. An engine is strict otherwise.
     constraints : ConstraintFactory, optional
         Makes the state of a request's grammar; without it grammars are refused.
     executor : Executor, optional
         Judges drafts where the target's logits live; the numpy executor when None.
+    eos_token_ids : frozenset of int, optional
+        Ids that end a generation; the tokenizer's when None.
+    scheduler : SchedulerConfig, optional
+        Limits of a pass.
     deterministic : bool, default False
         Run passes only in shapes for which the target's kernels round alike, after a
         test that they do; see `draftproof.engine.deterministic`.

@@ -67,12 +67,12 @@ class Tokenizer:
         All tokens by id.
     encoder : PlainEncoder
         Encodes a text from its beginning.
+    eos_token_ids : iterable of int
+        Ids that end a generation.
     prefix_ids : sequence of int
         Ids that begin every prompt, usually the begin-of-text token or nothing.
     suffix_ids : sequence of int
         Ids that end every plain prompt, usually nothing.
-    eos_token_ids : iterable of int
-        Ids that end a generation.
     chat_template : ChatTemplate or None
         The chat template, if the model has one.
     inner_encoder : PlainEncoder, optional

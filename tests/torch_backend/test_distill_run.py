@@ -139,7 +139,10 @@ def test_texts_that_are_not_there_are_refused(target, tmp_path):
         )  # fmt: skip
 
 
-@pytest.mark.parametrize("options", [{"minutes": 0.0}, {"minutes": 1.0, "num_tokens": 3}])
+@pytest.mark.parametrize(
+    "options",
+    [{"minutes": 0.0}, {"minutes": 1.0, "num_tokens": 3}, {"minutes": 1.0, "rate": -1.0}],
+)
 def test_refuses_what_is_out_of_range(options):
     with pytest.raises(ConfigError):
         DistillPlan(**options)

@@ -36,7 +36,13 @@ def distill(
         int, typer.Option("--draft-vocab", help="Most frequent tokens that can be drafted.")
     ] = 8192,
     seed: Annotated[int, typer.Option("--seed", help="Of prompts, answers and weights.")] = 0,
-    precision: o.PrecisionOf = o.Precision.INT8,
+    rate: Annotated[
+        float, typer.Option("--rate", help="Scale of the learning rates; less for noisy text.")
+    ] = 1.0,
+    prompts: Annotated[
+        int, typer.Option("--prompts", min=1, help="Held-out prompts of the last table.")
+    ] = 6,
+    precision: o.PrecisionOrNone = None,
     threads: o.Threads = None,
     as_json: o.JsonOutput = False,
     quiet: o.Quiet = False,
@@ -56,13 +62,18 @@ def distill(
     from draftproof.distill.speed import measure_speed
 
     plan = DistillPlan(
-        minutes=minutes, texts=text, num_tokens=tokens, draft_vocab_size=draft_vocab, seed=seed
+        minutes=minutes,
+        texts=text,
+        num_tokens=tokens,
+        draft_vocab_size=draft_vocab,
+        seed=seed,
+        rate=rate,
     )
     if threads is not None:
         torch.set_num_threads(threads)
     target, tokenizer = load_model(
         model,
-        precision=precision.value,
+        precision=precision and precision.value,
         threads=threads,
         with_hidden=True,
         cache_dir=context.cache_dir,
@@ -70,8 +81,9 @@ def distill(
     )
     made = make(target, tokenizer, plan, output, progress=notes.say)
     notes.say("measuring: the same prompts with and without the head")
-    runner = load_head(str(output), target, precision=precision.value, threads=threads)
-    rows = measure_speed(target, tokenizer, runner)
+    kept = precision or o.Precision.INT8
+    runner = load_head(str(output), target, precision=kept.value, threads=threads)
+    rows = measure_speed(target, tokenizer, runner, num_prompts=prompts)
     if as_json:
         from draftproof.cli.json_lines import json_line
 

@@ -20,9 +20,9 @@ from draftproof.core.types import Draft, FlatBatch, Row
 from draftproof.distill.corpus import Corpus, Recording
 from draftproof.distill.seeds import HELD_OUT, seed_messages
 from draftproof.engine import Engine
-from draftproof.errors import ConfigError
+from draftproof.errors import ConfigError, PromptError
 
-__all__ = ["Recorder", "Wanted", "record_answers", "record_texts", "text_files"]
+__all__ = ["Recorder", "Wanted", "record_answers", "record_texts", "seed_prompt", "text_files"]
 
 #: Temperatures of recorded answers, by turns: mostly the model's own law, some near its
 #: mode, where users decode too.
@@ -99,6 +99,32 @@ class Wanted:
     answers: int = 64
 
 
+def seed_prompt(
+    tokenizer: Tokenizer, generator: np.random.Generator, *, held_out: bool
+) -> list[int]:
+    """Return a built-in prompt, as a chat where the model has a template for one.
+
+    Parameters
+    ----------
+    tokenizer : Tokenizer
+        The target's.
+    generator : numpy.random.Generator
+        Chooses the prompt.
+    held_out : bool
+        See `draftproof.distill.seeds.seed_messages`.
+
+    Returns
+    -------
+    list of int
+        Token ids.
+    """
+    messages = seed_messages(generator, held_out=held_out)
+    try:
+        return tokenizer.encode_chat(messages)
+    except PromptError:
+        return tokenizer.encode(messages[-1]["content"] + "\n")
+
+
 def record_answers(
     engine: Engine,
     recorder: Recorder,
@@ -137,7 +163,7 @@ def record_answers(
         generator = np.random.default_rng([wanted.seed, number])
         held_out = number % HELD_OUT == HELD_OUT - 1
         prompts = [
-            engine.tokenizer.encode_chat(seed_messages(generator, held_out=held_out))
+            seed_prompt(engine.tokenizer, generator, held_out=held_out)
             for _ in range(wanted.answers)
         ]
         requests = [

@@ -59,6 +59,8 @@ class DistillPlan:
         Answers that the target writes side by side.
     seed : int, default 0
         Of prompts, answers, weights and order.
+    rate : float, default 1.0
+        Scale of the learning rates.
 
     Raises
     ------
@@ -72,6 +74,7 @@ class DistillPlan:
     draft_vocab_size: int = 8192
     rows: int = 48
     seed: int = 0
+    rate: float = 1.0
 
     def __post_init__(self) -> None:
         """Check ranges."""
@@ -80,8 +83,9 @@ class DistillPlan:
         ):  # fmt: skip
             if getattr(self, name) < least:
                 raise ConfigError(f"{name} is {getattr(self, name)}; expected {least} or more")
-        if not 0 < self.minutes < float("inf"):
-            raise ConfigError(f"minutes is {self.minutes}; expected a number above 0")
+        for name in ("minutes", "rate"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise ConfigError(f"{name} is {getattr(self, name)}; expected a number above 0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +165,7 @@ def distill(
         head,
         TargetHead.of(borrowed.embedding, borrowed.output, ids),
         corpus,
-        TrainingPlan(left, seed=plan.seed),
+        TrainingPlan(left, rate=plan.rate, seed=plan.seed),
         folder=work,
         progress=progress,
     )
@@ -200,7 +204,7 @@ def _record(
             Engine(core),
             recorder,
             corpus,
-            Wanted(plan.num_tokens, plan.seed, answers=2 * plan.rows),
+            Wanted(plan.num_tokens, plan.seed, min(2 * plan.rows, 1 + plan.num_tokens // 100)),
             is_over=lambda: monotonic() > limit and bool(corpus.paths()),
             progress=progress,
         )
@@ -245,6 +249,7 @@ def _notes(plan: DistillPlan, trained: Trained, recorded: int) -> dict[str, obje
         "recorded_tokens": recorded,
         "text": "the user's" if plan.texts else "the target's own answers",
         "seed": plan.seed,
+        "rate": plan.rate,
         "updates": trained.num_updates,
         "trained_positions": trained.num_positions,
         "training_minutes": round(trained.seconds / 60, 1),

@@ -11,7 +11,7 @@ import numpy as np
 
 from draftproof.core.protocols import ModelBackend, Tokenizer
 from draftproof.core.stats import SpecDecodeStats
-from draftproof.distill.seeds import seed_messages
+from draftproof.distill.record import seed_prompt
 from draftproof.engine import Engine, EngineCore
 from draftproof.proposers.draft_head import DraftHeadProposer, HeadRunner
 
@@ -92,9 +92,7 @@ def measure_speed(
     )
     engine = Engine(core)
     generator = np.random.default_rng(_SEED)
-    prompts = [
-        tokenizer.encode_chat(seed_messages(generator, held_out=True)) for _ in range(num_prompts)
-    ]
+    prompts = [seed_prompt(tokenizer, generator, held_out=True) for _ in range(num_prompts)]
     _timed(engine, prompts[0], 0, 0.0, 8)  # warms up
     found: list[Speed] = []
     for temperature in temperatures:

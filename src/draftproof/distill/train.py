@@ -46,7 +46,7 @@ class TrainingPlan:
         Time for this run.
     steps : int, default 3
         Draft positions that are unrolled.
-    batch_tokens : int, default 768
+    batch_tokens : int, default 1024
         Positions per update, about.
     rate : float, default 1.0
         Scale of all learning rates.
@@ -64,7 +64,7 @@ class TrainingPlan:
 
     seconds: float
     steps: int = 3
-    batch_tokens: int = 768
+    batch_tokens: int = 1024
     rate: float = 1.0
     feature_weight: float = 0.3
     later_weight: float = 0.8
@@ -189,7 +189,8 @@ def train(
     order = np.random.default_rng([plan.seed, state.num_updates])
     batches = training_batches(corpus, plan.batch_tokens, order)
     if is_fresh:
-        linear_start(head, target, _first(batches, _LINEAR_POSITIONS))
+        most = min(_LINEAR_POSITIONS, corpus.num_tokens() // 2)
+        linear_start(head, target, _first(batches, most))
     held_out = score(target, held_out_batches(corpus, _MEASURED, plan.batch_tokens))
 
     def measure() -> HeldOut:

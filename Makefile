@@ -5,8 +5,13 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # Tests that import torch: only the stage that installs it may collect them.
 TORCH_TESTS := tests/torch_backend tests/device tests/audit_subjects/test_transformers.py
+# The same for llama-cpp-python.
+LLAMA_CPP_TESTS := tests/llama_cpp_backend
+# Tests of the server's pages, in a browser.
+BROWSER_TESTS := tests/server/test_playground.py tests/server/test_playground_access.py
+LEFT_OUT := $(addprefix --ignore=,$(TORCH_TESTS) $(LLAMA_CPP_TESTS) $(BROWSER_TESTS))
 
-.PHONY: help setup demo test lint types unit torch-tests model-tests clean
+.PHONY: help setup demo test lint types unit torch-tests model-tests test-llamacpp test-browser clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -23,7 +28,7 @@ setup: $(STAMP)  ## Make the local virtual environment
 demo: $(STAMP)  ## Decode two prompts with a real model, with and without speculation
 	$(BIN)/draftproof demo
 
-test: lint types unit model-tests torch-tests  ## Everything that must be green
+test: lint types unit model-tests torch-tests test-llamacpp test-browser  ## Everything that must be green
 
 lint: $(STAMP)  ## Style, import directions, docstrings
 	$(BIN)/ruff check .
@@ -35,15 +40,25 @@ types: $(STAMP)  ## Static types
 	$(BIN)/mypy
 
 unit: $(STAMP)  ## Tests that need no weights
-	$(BIN)/python -m pytest -n auto --dist worksteal -m 'not model' $(TORCH_TESTS:%=--ignore=%)
+	$(BIN)/python -m pytest -n auto --dist worksteal -m 'not model' $(LEFT_OUT)
 
 model-tests: $(STAMP)  ## Tests on the weights of a real model
 	$(BIN)/draftproof models pull smollm2
-	$(BIN)/python -m pytest -m model $(TORCH_TESTS:%=--ignore=%)
+	$(BIN)/python -m pytest -m model $(LEFT_OUT)
 
 torch-tests: $(STAMP)  ## Tests of the PyTorch runtime, which this installs
 	$(BIN)/python -m pip install --quiet --editable '.[dev,torch]' 'triton; sys_platform == "linux"'
 	$(BIN)/python -m pytest $(TORCH_TESTS)
+
+test-llamacpp: $(STAMP)  ## Tests of the llama.cpp runtime, which this compiles (10 to 25 minutes once)
+	@command -v c++ >/dev/null || { echo 'llama-cpp-python is compiled from source: a C++17 compiler (c++) is needed'; exit 1; }
+	$(BIN)/python -m pip install --quiet --editable '.[dev,llamacpp]'
+	$(BIN)/draftproof models pull smollm2
+	$(BIN)/python -m pytest $(LLAMA_CPP_TESTS)
+
+test-browser: $(STAMP)  ## Tests of the server's pages in a Chromium of this machine; left out where there is none
+	$(BIN)/python -m pip install --quiet --editable '.[dev,browser]'
+	$(BIN)/python -m pytest -rs $(BROWSER_TESTS)
 
 clean:  ## Remove the virtual environment and caches
 	rm -rf $(VENV) dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -102,12 +103,21 @@ def _document(output: Path, made: Distilled, rows: list[Speed]) -> dict[str, obj
         "draft_vocab_size": made.head.shape.draft_vocab_size,
         "coverage": made.coverage,
         "notes": dict(made.head.notes),
-        "speed": [asdict(row) for row in rows],
+        "speed": [{key: _number(value) for key, value in asdict(row).items()} for row in rows],
     }
+
+
+def _number(value: Any) -> Any:
+    """Return a value for JSON, where a rate that has no denominator is null."""
+    if isinstance(value, tuple):
+        return [_number(each) for each in value]
+    return None if isinstance(value, float) and math.isnan(value) else value
 
 
 def _show(context: CliContext, made: Distilled, rows: list[Speed]) -> None:
     from rich.table import Table
+
+    from draftproof.core.stats import format_rate
 
     console = context.stdout_console()
     held = made.trained.held_out
@@ -121,8 +131,8 @@ def _show(context: CliContext, made: Distilled, rows: list[Speed]) -> None:
         table.add_row(
             f"{row.temperature:g}",
             str(row.kappa),
-            f"{_rates(row.acceptance)} of {row.asked[0]}",
-            f"{row.tokens_per_round:.2f}",
+            f"{_rates(row.acceptance)} of {row.asked[0] if row.asked else 0}",
+            format_rate(row.tokens_per_round, 2),
             f"{row.speedup:.2f} ({row.low:.2f} to {row.high:.2f})",
         )
     console.print(table)
@@ -130,4 +140,6 @@ def _show(context: CliContext, made: Distilled, rows: list[Speed]) -> None:
 
 
 def _rates(rates: tuple[float, ...]) -> str:
-    return " ".join(f"{rate:.2f}" for rate in rates)
+    from draftproof.core.stats import format_rate
+
+    return " ".join(format_rate(rate, 2) for rate in rates)

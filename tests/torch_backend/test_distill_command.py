@@ -1,0 +1,59 @@
+"""``draftproof distill``, and the head that it leaves, from the command line."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import tokenizers
+import transformers
+from tokenizers import decoders, models, pre_tokenizers
+from typer.testing import CliRunner
+
+from draftproof.cli.app import app
+from draftproof.cli.context import CliContext
+
+
+def run(*words):
+    return CliRunner().invoke(app, [str(word) for word in words], obj=CliContext())
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """A tiny Llama with one token per byte and no chat template."""
+    path = tmp_path_factory.mktemp("hf")
+    vocab = {letter: at for at, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    library = tokenizers.Tokenizer(models.BPE(vocab=vocab, merges=[]))
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    library.decoder = decoders.ByteLevel()
+    library.save(str(path / "tokenizer.json"))
+    transformers.set_seed(3)
+    config = transformers.LlamaConfig(
+        vocab_size=len(vocab), hidden_size=64, intermediate_size=64, num_hidden_layers=1,
+        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=256,
+        initializer_range=0.2, eos_token_id=None, bos_token_id=None,
+    )  # fmt: skip
+    transformers.LlamaForCausalLM(config).save_pretrained(path)
+    return path
+
+
+def test_a_head_is_trained_measured_and_used(model, tmp_path):
+    folder = tmp_path / "head"
+    result = run(
+        "distill", "-m", model, "--minutes", 0.01, "--tokens", 500, "--draft-vocab", 64,
+        "-o", folder, "--json", "--prompts", 1,
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout)
+    assert document["draft_vocab_size"] == 64
+    assert {row["kappa"] for row in document["speed"]} == {2, 3, 4}
+    assert document["notes"]["held_out"]["counts"][0] > 0
+    used = run("generate", "-m", model, "-md", folder, "--max-tokens", 12, "--json", "one two")
+    assert used.exit_code == 0, used.output
+    assert json.loads(used.stdout)["stats"]["num_draft_tokens"] > 0
+
+
+def test_what_cannot_be_is_refused(model, tmp_path):
+    result = run("distill", "-m", model, "--minutes", 0, "-o", tmp_path / "head")
+    assert result.exit_code == 2
+    assert "minutes is 0.0" in result.output

@@ -88,7 +88,7 @@ class RanksLink:
     @property
     def rank(self) -> int:
         """Number of this process, from 0."""
-        return dist.get_rank()
+        return int(dist.get_rank())
 
     def share(self, message: Any) -> Any:
         """Return what rank 0 says."""

@@ -65,10 +65,20 @@ def test_a_server_that_refuses_or_babbles_is_an_error():
 
 def test_what_requests_cannot_say_is_refused():
     subject = HttpCompletions("http://x", Spelling("m"), transport=server(None))
-    with pytest.raises(ConfigError, match="banned_token_ids"):
-        subject.texts("p", Policy(SamplingParams(banned_token_ids=(1,)), 2), 1, 0)
+    with pytest.raises(ConfigError, match="min_tokens=1.*logit_bias only"):
+        subject.texts("p", Policy(SamplingParams(min_tokens=1), 2), 1, 0)
     with pytest.raises(ConfigError, match="expected http"):
         HttpCompletions("localhost:8000", Spelling("m"))
+
+
+def test_lists_of_tokens_are_sent_where_they_are_set():
+    seen = []
+    transport = server(lambda body: completion("x"), seen)
+    subject = HttpCompletions("http://x", Spelling("m"), transport=transport)
+    subject.texts("p", Policy(SamplingParams(banned_token_ids=(1, 4)), 2), 1, 0)
+    subject.texts("p", POLICY, 1, 1)
+    assert [body.get("banned_token_ids") for _url, body in seen] == [[1, 4], None]
+    assert all("allowed_token_ids" not in body for _url, body in seen)
 
 
 def test_continuations_that_read_alike_are_one_outcome():

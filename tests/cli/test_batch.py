@@ -139,7 +139,8 @@ def test_bad_lines_carry_their_error_and_stop_nobody(generate, files):
 def test_line_options_are_those_of_a_request():
     parameters = set(Engine.request.__kwdefaults__)
     spelled = {"response_format", "structured_outputs"}  # stand for ``grammar``
-    assert set(LINE_OPTIONS) - spelled == parameters - {"stop_criterion", "request_id", "grammar"}
+    elsewhere = {"stop_criterion", "request_id", "grammar", "trace"}  # --trace is for all lines
+    assert set(LINE_OPTIONS) - spelled == parameters - elsewhere
 
 
 def test_a_file_cut_at_any_byte_is_completed(generate, files):

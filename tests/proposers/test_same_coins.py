@@ -14,7 +14,7 @@ from test_exact_law import plain_warp, reference_law, total_variation
 from draftproof.backends.table import MarkovTable, TableBackend
 from draftproof.core.policy import SamplingParams
 from draftproof.engine import EngineCore, GenerateRequest
-from draftproof.engine import core as core_module
+from draftproof.engine import exactness as exactness_module
 from draftproof.proposers import PredictionProposer, SuffixProposer
 from draftproof.proposers.suffix import _Shared
 from draftproof.testing.branching import BranchingCoins, exact_law
@@ -80,7 +80,7 @@ def test_an_earlier_output_of_the_same_seed_is_a_lawful_prediction(rule, monkeyp
     """The engine turns the seed by the prediction; without that the bias shows."""
     assert distance(predicting, rule, same_coins=False, predicted=True) < TOLERANCE
     assert distance(predicting, rule, same_coins=True, predicted=True) < TOLERANCE
-    monkeypatch.setattr(core_module, "seed_beside", lambda seed, tokens: seed)
+    monkeypatch.setattr(exactness_module, "seed_beside", lambda seed, tokens: seed)
     assert distance(predicting, rule, same_coins=True, predicted=True) > SEEN
 
 

@@ -65,7 +65,7 @@ def test_a_server_that_refuses_or_babbles_is_an_error():
 
 def test_what_requests_cannot_say_is_refused():
     subject = HttpCompletions("http://x", Spelling("m"), transport=server(None))
-    with pytest.raises(ConfigError, match="min_tokens=1.*logit_bias only"):
+    with pytest.raises(ConfigError, match=r"min_tokens=1.*logit_bias only"):
         subject.texts("p", Policy(SamplingParams(min_tokens=1), 2), 1, 0)
     with pytest.raises(ConfigError, match="expected http"):
         HttpCompletions("localhost:8000", Spelling("m"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,8 @@ def cut_over(num_ranks: int) -> dict[str, Any]:
     """
     if num_ranks == 1:
         return {}
+    if find_spec("accelerate") is None:
+        raise ConfigError("a model over ranks needs accelerate: pip install 'draftproof[torch]'")
     try:
         from transformers.distributed import DistributedConfig
 

@@ -175,6 +175,7 @@ def test_missing_bytes_are_dropped(gguf_tokenizer: Build, byte_level: Metadata) 
         ({"tokenizer__ggml__model": "t5"}, "'t5' is not supported, expected one of gpt2, llama"),
         ({"tokenizer__ggml__merges": ("h i", "q zz")}, "merges are inconsistent"),
         ({"tokenizer__ggml__merges": ("hi",)}, "merges are inconsistent"),
+        ({"tokenizer__ggml__merges": ("h q",)}, "makes 'hq', which is no token of text"),
         ({"tokenizer__ggml__merges": None}, "merges is missing"),
         ({"tokenizer__ggml__token_type": np.zeros(3, np.int32)}, "3 token types"),
         ({"tokenizer__chat_template": "{% for %}"}, "chat template does not compile"),

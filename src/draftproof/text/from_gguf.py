@@ -167,6 +167,10 @@ def _byte_level_encoder(
     pairs = (merge.split(" ") for merge in file.require("tokenizer.ggml.merges", tuple))
     try:
         merges = [(left, right) for left, right in pairs]
+        # The library panics on some of these, which is no Exception.
+        lost = next((left + right for left, right in merges if left + right not in vocab), None)
+        if lost is not None:
+            raise ValueError(f"one of them makes {lost!r}, which is no token of text")
         bpe = models.BPE(vocab=vocab, merges=merges, ignore_merges=family.ignore_merges)
     except Exception as error:
         raise ModelFileError(f"{file.path}: the merges are inconsistent: {error}") from error

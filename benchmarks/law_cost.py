@@ -258,13 +258,10 @@ def share_of_step(repeats: int) -> list[dict[str, Any]]:
 
     forward()
     subjects: dict[str, Callable[[], float]] = {"forward": forward}
-    executors = {"1 thread": NumpyExecutor(1), "threads": NumpyExecutor()}
+    executor = NumpyExecutor()
     for name, params in POLICIES.items():
         for rule in ("standard", "block", "coupled"):
-            for threads, executor in executors.items():
-                subjects[f"{name}, {rule}, {threads}"] = lambda p=params, r=rule, e=executor: (
-                    judged(p, r, e)
-                )
+            subjects[f"{name}, {rule}"] = lambda p=params, r=rule: judged(p, r, executor)
     figures = interleave(subjects, repeats=repeats)
     results = []
     for label, times in figures.items():

@@ -7,9 +7,7 @@ logits that live on a device, decide the same on the same coins.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -30,10 +28,6 @@ from draftproof.verify.reached import Reached
 from draftproof.verify.tree import TREE_RULE_OF, verify_tree
 
 __all__ = ["Executor", "NumpyExecutor", "TokenLogprobs", "VerifyRow", "rule_for"]
-
-_MAX_THREADS = 4
-#: Logits below which waking a thread costs more than it saves.
-_FEWEST_ENTRIES = 400_000
 
 #: A token's log probability, and the best tokens of its row, best first.
 TokenLogprobs = tuple[float, tuple[tuple[int, float], ...]]
@@ -178,61 +172,11 @@ def rule_for(rule: str | AllowLossy | None, draft: Draft | TreeDraft) -> str | A
 
 
 class NumpyExecutor:
-    """The definition: rules of `draftproof.verify` on laws of `draftproof.core.policy`.
-
-    Parameters
-    ----------
-    num_threads : int, optional
-        Rows that are judged at a time where there is enough to do; by default as many as
-        this process may use cores, at most 4. Verdicts do not depend on it: a row is
-        judged by one thread, from its own coins.
-
-    Raises
-    ------
-    ConfigError
-        If the number is below 1.
-    """
-
-    def __init__(self, num_threads: int | None = None) -> None:
-        if num_threads is None:
-            num_threads = min(_MAX_THREADS, len(_usable_cores()))
-        if num_threads < 1:
-            raise ConfigError(f"num_threads is {num_threads}: expected at least 1")
-        self._num_threads = num_threads
-        self._pool: ThreadPoolExecutor | None = None
-        self._owner = 0
+    """The definition: rules of `draftproof.verify` on laws of `draftproof.core.policy`."""
 
     def judge(self, rows: Sequence[VerifyRow], logits: Any) -> list[TreeVerdict | Exception]:
         """Decide every row; see `Executor.judge`."""
-        if not self._is_worth_threads(rows, logits):
-            return [_judge_safely(row, logits) for row in rows]
-        if self._pool is None or self._owner != os.getpid():  # threads do not survive a fork
-            self._owner = os.getpid()
-            self._pool = ThreadPoolExecutor(self._num_threads - 1, "draftproof-verify")
-        # Longest first, dealt out in turns; this thread takes the first share.
-        order = sorted(range(len(rows)), key=lambda index: -len(rows[index].draft))
-        shares = [order[start :: self._num_threads] for start in range(self._num_threads)]
-        verdicts: dict[int, TreeVerdict | Exception] = {}
-
-        def work(share: Sequence[int]) -> dict[int, TreeVerdict | Exception]:
-            return {index: _judge_safely(rows[index], logits) for index in share}
-
-        others = [self._pool.submit(work, share) for share in shares[1:]]
-        verdicts.update(work(shares[0]))
-        for other in others:
-            verdicts.update(other.result())
-        return [verdicts[index] for index in range(len(rows))]
-
-    def _is_worth_threads(self, rows: Sequence[VerifyRow], logits: NDArray[np.float32]) -> bool:
-        if self._num_threads == 1 or len(rows) < 2 or logits.size < _FEWEST_ENTRIES:
-            return False
-        if all(row.params.is_greedy for row in rows):
-            return False  # one argmax per position is done before a thread wakes up
-        if any(row.constraint is not None for row in rows):
-            return False  # matchers of one grammar share what they compiled
-        # A law may fill in what it had put off when it is first asked.
-        laws = [id(law) for row in rows for law in _laws_of(row.draft)]
-        return len(laws) == len(set(laws))
+        return [_judge_safely(row, logits) for row in rows]
 
     def logprobs(
         self, row: VerifyRow, logits: Any, node: int, token: int, top: int, *, processed: bool
@@ -251,19 +195,6 @@ class NumpyExecutor:
         if logprob is None:  # each call sums over the vocabulary: one is made where it will do
             logprob = float(log_softmax_at(scores, [token])[0])
         return logprob, best
-
-
-def _usable_cores() -> Collection[int]:
-    """Return the cores that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return os.sched_getaffinity(0)
-    return range(os.cpu_count() or 1)
-
-
-def _laws_of(draft: Draft | TreeDraft) -> Sequence[Law]:
-    if isinstance(draft, TreeDraft):
-        return tuple(law for law in draft.child_laws or () if law is not None)
-    return draft.laws or ()
 
 
 def _judge_safely(row: VerifyRow, logits: NDArray[np.float32]) -> TreeVerdict | Exception:

@@ -83,7 +83,7 @@ class RanksLink:
     """
 
     def __init__(self) -> None:
-        self._group = dist.new_group(backend="gloo", timeout=_PATIENCE)
+        self._group: Any = dist.new_group(backend="gloo", timeout=_PATIENCE)
 
     @property
     def rank(self) -> int:

@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from draftproof.audit.evidence_file import shown
+from draftproof.audit.judged import Judged
 from draftproof.errors import ConfigError
 
 __all__ = ["SCHEMA", "Fork", "GreedyEvidence", "GreedyText", "GreedyVerdict", "judge_greedy"]
@@ -189,7 +190,7 @@ class Fork:
 
 
 @dataclass(frozen=True, slots=True)
-class GreedyVerdict:
+class GreedyVerdict(Judged):
     """What the audit of greedy texts found.
 
     Parameters
@@ -231,16 +232,6 @@ class GreedyVerdict:
     defects: tuple[tuple[str, int, int, float], ...]
     num_defects: int
     findings: tuple[str, ...]
-
-    @property
-    def exit_code(self) -> int:
-        """0 exact, 1 biased, 3 not enough evidence."""
-        return {"exact": 0, "biased": 1}.get(self.verdict, 3)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain lists, numbers and strings."""
-        found: dict[str, Any] = shown(asdict(self))
-        return found
 
 
 def judge_greedy(evidence: GreedyEvidence) -> GreedyVerdict:

@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from draftproof.audit.evidence_file import Plan, shown
+from draftproof.audit.evidence_file import Plan
+from draftproof.audit.judged import Judged
 from draftproof.errors import ConfigError
 from draftproof.evidence.calibration import Calibrations
 from draftproof.evidence.fixed_budget import fixed_budget_test
@@ -200,7 +201,7 @@ class CellVerdict:
 
 
 @dataclass(frozen=True, slots=True)
-class MatrixVerdict:
+class MatrixVerdict(Judged):
     """What the audit of parameters found.
 
     Parameters
@@ -220,16 +221,6 @@ class MatrixVerdict:
     reason: str
     alpha: float
     cells: tuple[CellVerdict, ...]
-
-    @property
-    def exit_code(self) -> int:
-        """0 exact, 1 biased, 3 not enough evidence."""
-        return {"exact": 0, "biased": 1}.get(self.verdict, 3)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain lists, numbers and strings."""
-        found: dict[str, Any] = shown(asdict(self))
-        return found
 
 
 def judge_matrix(evidence: MatrixEvidence) -> MatrixVerdict:

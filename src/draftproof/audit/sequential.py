@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from draftproof.audit.acceptance import AcceptanceAudit
 from draftproof.audit.diagnose import Diagnosis, candidates_of
-from draftproof.audit.evidence_file import Evidence, ModelRows, shown
+from draftproof.audit.evidence_file import Evidence, ModelRows
+from draftproof.audit.judged import Judged
 from draftproof.audit.verdict import (
     NAMED_NODES,
     diagnosis_of,
@@ -140,7 +141,7 @@ class SequentialEvidence:
 
 
 @dataclass(frozen=True, slots=True)
-class SequentialVerdict:
+class SequentialVerdict(Judged):
     """What an audit found that may stop at any look.
 
     Parameters
@@ -190,16 +191,6 @@ class SequentialVerdict:
     acceptance: AcceptanceAudit | None
     dependence: tuple[DependenceTest, ...]
     findings: tuple[str, ...]
-
-    @property
-    def exit_code(self) -> int:
-        """0 exact, 1 biased, 3 not enough evidence."""
-        return {"exact": 0, "biased": 1}.get(self.verdict, 3)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain lists, numbers and strings."""
-        found: dict[str, Any] = shown(asdict(self))
-        return found
 
 
 def alternatives_of(law: JointLaw, model: ModelRows | None) -> NDArray[np.float64] | None:

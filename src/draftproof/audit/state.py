@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from draftproof.audit.evidence_file import shown
+from draftproof.audit.judged import Judged
 from draftproof.errors import ConfigError
 from draftproof.evidence.fixed_budget import check_alpha
 from draftproof.evidence.trend import DecayTest, decay_test
@@ -175,7 +176,7 @@ class StateEvidence:
 
 
 @dataclass(frozen=True, slots=True)
-class StateVerdict:
+class StateVerdict(Judged):
     """What the audit of state found.
 
     Parameters
@@ -211,16 +212,6 @@ class StateVerdict:
     drafter_distance: float
     decay: DecayTest | None
     findings: tuple[str, ...]
-
-    @property
-    def exit_code(self) -> int:
-        """0 exact, 1 biased, 3 not enough evidence."""
-        return {"exact": 0, "biased": 1}.get(self.verdict, 3)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain lists, numbers and strings."""
-        found: dict[str, Any] = shown(asdict(self))
-        return found
 
 
 def judge_state(evidence: StateEvidence) -> StateVerdict:

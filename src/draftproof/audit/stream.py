@@ -15,6 +15,7 @@ import numpy as np
 from scipy.special import logsumexp
 
 from draftproof.audit.evidence_file import Plan, shown
+from draftproof.audit.judged import Judged
 from draftproof.errors import ConfigError
 from draftproof.evidence.stream import StreamBets
 from draftproof.evidence.stream_power import smallest_share
@@ -155,7 +156,7 @@ class StreamEvidence:
 
 
 @dataclass(frozen=True, slots=True)
-class StreamVerdict:
+class StreamVerdict(Judged):
     """What the audit of texts found.
 
     Parameters
@@ -190,16 +191,6 @@ class StreamVerdict:
     smallest_share: float
     smallest_tv: float
     strongest: str
-
-    @property
-    def exit_code(self) -> int:
-        """0 exact, 1 biased, 3 not enough evidence."""
-        return {"exact": 0, "biased": 1}.get(self.verdict, 3)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain lists, numbers and strings."""
-        found: dict[str, Any] = shown(asdict(self))
-        return found
 
 
 def judge_stream(evidence: StreamEvidence) -> StreamVerdict:

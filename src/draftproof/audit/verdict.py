@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 from draftproof.audit.acceptance import AcceptanceAudit, RoundLog, audit_acceptance, most_accepted
 from draftproof.audit.diagnose import Diagnosis, candidates_of, diagnose
-from draftproof.audit.evidence_file import Evidence, PromptEvidence, shown
+from draftproof.audit.evidence_file import Evidence, PromptEvidence
+from draftproof.audit.judged import Judged
 from draftproof.evidence.calibration import Calibrations
 from draftproof.evidence.estimate import TvEstimate, estimate_tv
 from draftproof.evidence.fixed_budget import (
@@ -36,7 +36,7 @@ NAMED_NODES = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Judged):
     """What an audit found.
 
     Parameters
@@ -91,16 +91,6 @@ class Verdict:
     acceptance: AcceptanceAudit | None
     dependence: tuple[DependenceTest, ...]
     findings: tuple[str, ...] = field(default=())
-
-    @property
-    def exit_code(self) -> int:
-        """0 exact, 1 biased, 3 not enough evidence."""
-        return {"exact": 0, "biased": 1}.get(self.verdict, 3)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain lists, numbers and strings."""
-        found: dict[str, Any] = shown(asdict(self))
-        return found
 
 
 def judge(evidence: Evidence) -> Verdict:

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import xlogy
 
-from draftproof.audit.evidence_file import Plan, shown
+from draftproof.audit.evidence_file import Plan
+from draftproof.audit.judged import Judged
 from draftproof.errors import ConfigError
 from draftproof.evidence import TwoSampleTest, two_sample_counts
 from draftproof.evidence.calibration import seed_of
@@ -115,7 +116,7 @@ class OnOffEvidence:
 
 
 @dataclass(frozen=True, slots=True)
-class OnOffVerdict:
+class OnOffVerdict(Judged):
     """What a comparison found.
 
     Parameters
@@ -142,16 +143,6 @@ class OnOffVerdict:
     p_value: float
     tests: tuple[TwoSampleTest, ...]
     smallest: float
-
-    @property
-    def exit_code(self) -> int:
-        """0 exact, 1 biased, 3 not enough evidence."""
-        return {"exact": 0, "biased": 1}.get(self.verdict, 3)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain lists, numbers and strings."""
-        found: dict[str, Any] = shown(asdict(self))
-        return found
 
 
 def judge_on_off(evidence: OnOffEvidence) -> OnOffVerdict:

@@ -42,8 +42,14 @@ def versions(*packages: str) -> dict[str, str]:
     return found
 
 
-def serve(start: Callable[[dict[str, Any]], Decode], packages: tuple[str, ...]) -> None:
+def serve(
+    start: Callable[[dict[str, Any]], Decode],
+    packages: tuple[str, ...],
+    program: Callable[[], dict[str, str]] = dict,
+) -> None:
     """Read options, load, say so, and decode until the input ends.
+
+    ``program`` tells the version of what is not a Python package.
 
     Libraries print to stdout as they like; answers go to the stream that was stdout when
     the process began.
@@ -60,7 +66,7 @@ def serve(start: Callable[[dict[str, Any]], Decode], packages: tuple[str, ...]) 
     except Exception as error:  # noqa: BLE001  the other side is to be told
         say({"error": f"{type(error).__name__}: {error}"})
         return
-    say({"versions": versions(*packages)})
+    say({"versions": versions(*packages) | program()})
     for line in lines:
         asked = json.loads(line)
         portions = Portions()

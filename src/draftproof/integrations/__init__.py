@@ -1,0 +1,1 @@
+"""Parts of this package inside other engines. Each module serves one engine and imports none."""

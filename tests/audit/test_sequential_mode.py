@@ -14,6 +14,7 @@ from draftproof.audit.kinds import check, kind_of
 from draftproof.audit.sequential import SequentialEvidence, judge_sequential
 from draftproof.audit.subjects import Draws, Policy, prompt_evidence
 from draftproof.audit.subjects.fan_out import _serve, draw_in_looks, look_ends
+from draftproof.audit.subjects.parts import Part, Work
 from draftproof.audit.watch import Watched, watch
 from draftproof.core.params import SamplingParams
 from draftproof.errors import BackendError, ConfigError
@@ -131,8 +132,8 @@ def test_portions_give_the_draws_of_one_run():
 
 def test_a_worker_that_fails_says_why():
     ours, theirs = Pipe()
-    ours.send((0, 4))
-    _serve(theirs, Dies, [((0,), POLICY)], 4, 1)
+    ours.send(Part(0, 4))
+    _serve(theirs, Dies, Work([((0,), POLICY)], 4, 1))
     answer = ours.recv()
     assert isinstance(answer, BackendError)
     assert "no more" in str(answer)

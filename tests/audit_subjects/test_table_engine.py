@@ -9,7 +9,7 @@ import pytest
 
 from draftproof.audit import Evidence, Plan, judge
 from draftproof.audit.subjects import Policy, TableRecipe, draw_all, prompt_evidence
-from draftproof.audit.subjects.fan_out import shares
+from draftproof.audit.subjects.parts import shares
 from draftproof.audit.subjects.table_engine import PROMPT, LawDrafter, PrefixBackend
 from draftproof.core.params import SamplingParams
 from draftproof.core.types import TreeVerdict

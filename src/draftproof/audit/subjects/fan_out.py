@@ -1,4 +1,4 @@
-"""Draws shared out over processes, and joined without losing or repeating any.
+"""Draws shared out over processes or a cluster, and joined without losing or repeating any.
 
 They come in portions, for audits that may stop after any of them; one portion is the
 usual case.
@@ -15,36 +15,15 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from draftproof.audit.subjects.draws import Draws, Policy, Subject
+from draftproof.audit.subjects.parts import Job, Part, Work, gather, shares
 from draftproof.errors import BackendError, ConfigError, DraftproofError
 
-__all__ = ["Job", "draw_all", "draw_in_looks", "look_ends", "shares"]
-
-#: Prompt and policy.
-Job = tuple[Sequence[int], Policy]
+__all__ = ["draw_all", "draw_in_looks", "look_ends"]
 
 #: Draws of each prompt before the first look, and how much more there are at the next.
 _FIRST, _GROWTH = 250, 1.5
 #: Seconds a worker gets to end by itself.
 _PATIENCE_S = 5.0
-
-
-def shares(num: int, processes: int) -> list[tuple[int, int]]:
-    """Return disjoint ranges that cover some draws.
-
-    Parameters
-    ----------
-    num : int
-        Draws.
-    processes : int
-        Most ranges.
-
-    Returns
-    -------
-    list of (int, int)
-        First draw and number of draws of each range, none empty.
-    """
-    edges = [num * i // processes for i in range(processes + 1)]
-    return [(low, high - low) for low, high in pairwise(edges) if high > low]
 
 
 def look_ends(budget: int) -> list[int]:
@@ -74,6 +53,7 @@ def draw_in_looks(
     *,
     first_seed: int,
     processes: int = 1,
+    ray: str | None = None,
 ) -> Iterator[list[Draws]]:
     """Draw for several prompts, portion by portion, until nobody asks on.
 
@@ -90,6 +70,9 @@ def draw_in_looks(
         the number of processes and portions.
     processes : int, default 1
         How many; 1 draws here.
+    ray : str, optional
+        Address of a Ray cluster that draws instead; see
+        `draftproof.audit.subjects.ray_crew.ray_crew`.
 
     Yields
     ------
@@ -101,25 +84,32 @@ def draw_in_looks(
     ConfigError
         If a number is below 1.
     BackendError
-        If a worker ends early.
+        If a worker process ends early, or a cluster loses the same draws again and again.
     """
     if processes < 1 or not ends or ends[0] < 1:
         raise ConfigError(f"processes {processes}, looks {list(ends)}: expected 1 or more")
-    num = ends[-1]
+    if ray is not None and processes != 1:
+        raise ConfigError(f"{processes} processes and a Ray cluster: expected one of them")
+    work = Work(jobs, ends[-1], first_seed)
     portions = pairwise([0, *ends])
+    if ray is not None:
+        from draftproof.audit.subjects.ray_crew import ray_crew
+
+        with ray_crew(ray, recipe, work) as crew:
+            for low, high in portions:
+                yield gather(crew, crew.parts(low, high))
+        return
     if processes == 1:
         subject = recipe()
         for low, high in portions:
-            yield _draw(subject, jobs, num, first_seed, low, high - low)
+            yield work.draw(subject, Part(low, high - low))
         return
     with ExitStack() as stack:
-        workers = [
-            stack.enter_context(_Worker(recipe, jobs, num, first_seed)) for _ in range(processes)
-        ]
+        workers = [stack.enter_context(_Worker(recipe, work)) for _ in range(processes)]
         for low, high in portions:
-            parts = shares(high - low, processes)
-            for worker, (begin, size) in zip(workers, parts, strict=False):
-                worker.ask(low + begin, size)
+            parts = shares(high - low, processes, low)
+            for worker, part in zip(workers, parts, strict=False):
+                worker.ask(part)
             found = [worker.answer() for worker, _ in zip(workers, parts, strict=False)]
             yield [reduce(Draws.merge, same) for same in zip(*found, strict=True)]
 
@@ -189,9 +179,9 @@ class _Worker:
             self._process.terminate()
             self._process.join()
 
-    def ask(self, low: int, size: int) -> None:
+    def ask(self, part: Part) -> None:
         try:
-            self._connection.send((low, size))
+            self._connection.send(part)
         except OSError as error:
             raise BackendError(f"a worker ended early: {error}") from error
 
@@ -206,34 +196,16 @@ class _Worker:
         return answer
 
 
-def _serve(
-    connection: Connection,
-    recipe: Callable[[], Subject],
-    jobs: Sequence[Job],
-    num: int,
-    first_seed: int,
-) -> None:
+def _serve(connection: Connection, recipe: Callable[[], Subject], work: Work) -> None:
     """Draw what is asked for until the other side hangs up; runs in a worker."""
     try:
         subject = recipe()
         while True:
-            low, size = connection.recv()
-            connection.send(_draw(subject, jobs, num, first_seed, low, size))
+            part = connection.recv()
+            connection.send(work.draw(subject, part))
     except EOFError:
         return
     except DraftproofError as error:
         connection.send(error)
     except Exception as error:  # noqa: BLE001  the other side raises it
         connection.send(BackendError(f"a worker failed: {error!r}"))
-
-
-def _draw(
-    subject: Subject, jobs: Sequence[Job], num: int, first_seed: int, low: int, size: int
-) -> list[Draws]:
-    found = []
-    for index, (prompt, policy) in enumerate(jobs):
-        draws = subject.draw(prompt, policy, size, first_seed + index * num + low)
-        if len(draws) != size:
-            raise BackendError(f"{len(draws)} draws, {size} were asked for")
-        found.append(draws)
-    return found

@@ -1,0 +1,161 @@
+"""Parts of an audit drawn on a Ray cluster.
+
+Each part is a task. Ray runs a task again where its worker or node is lost; what it gives up on
+is asked for anew by `draftproof.audit.subjects.parts.gather`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from types import ModuleType
+from typing import Any
+
+import draftproof
+from draftproof.audit.subjects.draws import Draws, Subject
+from draftproof.audit.subjects.parts import Part, Work, shares
+from draftproof.errors import BackendError, ConfigError, DraftproofError
+
+__all__ = ["RayCrew", "ray_crew"]
+
+#: Parts of a look for each core: what a lost worker had in hand is little.
+_PARTS_PER_CPU = 4
+#: Most draws of a part, so that a result stays small.
+_MOST_DRAWS = 5000
+#: How often Ray runs a task again whose worker was lost.
+_RETRIES = 3
+
+
+class RayCrew:
+    """Draws parts as tasks of a cluster that is connected.
+
+    Parameters
+    ----------
+    ray : module
+        Ray.
+    recipe : callable
+        Makes the subject, once in every worker.
+    work : Work
+        What is drawn in all.
+    """
+
+    def __init__(self, ray: ModuleType, recipe: Callable[[], Subject], work: Work) -> None:
+        self._ray = ray
+        self._told = (ray.put(ray.cloudpickle.dumps(recipe)), ray.put(work))
+        self._task = ray.remote(
+            num_cpus=1, max_retries=_RETRIES, retry_exceptions=False, scheduling_strategy="SPREAD"
+        )(_draw_part)
+
+    def parts(self, low: int, high: int) -> list[Part]:
+        """Return a range of draws in parts, several for each core of the cluster."""
+        cpus = max(1, int(self._ray.cluster_resources().get("CPU", 0)))
+        most = max(_PARTS_PER_CPU * cpus, math.ceil((high - low) / _MOST_DRAWS))
+        return shares(high - low, most, low)
+
+    def run(self, parts: Sequence[Part]) -> Iterator[tuple[Part, list[Draws]]]:
+        """Draw parts; see `draftproof.audit.subjects.parts.Crew`.
+
+        Parameters
+        ----------
+        parts : sequence of Part
+            Which.
+
+        Yields
+        ------
+        (Part, list of Draws)
+            As they are finished; without those that Ray gave up on.
+
+        Raises
+        ------
+        DraftproofError
+            If a subject fails: that is no loss, and drawing again would not help.
+        """
+        running = {
+            self._task.remote(*self._told, part, draftproof.__version__): part for part in parts
+        }
+        while running:
+            finished, _ = self._ray.wait(list(running), num_returns=1)
+            for reference in finished:
+                part = running.pop(reference)
+                draws = self._answer(reference)
+                if draws is not None:
+                    yield part, draws
+
+    def _answer(self, reference: Any) -> list[Draws] | None:
+        """Return the draws of a part, None where they are lost."""
+        try:
+            draws: list[Draws] = self._ray.get(reference)
+        except self._ray.exceptions.RayTaskError as error:
+            cause = error.cause
+            if isinstance(cause, DraftproofError):
+                raise cause from error
+            raise BackendError(f"a worker failed: {cause!r}") from error
+        except self._ray.exceptions.RayError:
+            return None
+        return draws
+
+
+@contextmanager
+def ray_crew(address: str, recipe: Callable[[], Subject], work: Work) -> Iterator[RayCrew]:
+    """Connect to a cluster for the time of an audit.
+
+    Parameters
+    ----------
+    address : str
+        As ``ray.init`` takes it: ``"auto"`` for the cluster of this machine, ``"local"``
+        for one that ends with the audit, ``"HOST:PORT"``, ``"ray://HOST:PORT"``.
+    recipe : callable
+        Makes the subject; picklable by Ray.
+    work : Work
+        What is drawn in all.
+
+    Yields
+    ------
+    RayCrew
+        Draws until the block ends.
+
+    Raises
+    ------
+    ConfigError
+        If Ray is not installed.
+    BackendError
+        If there is no cluster at the address.
+    """
+    try:
+        import ray
+        import ray.cloudpickle
+        import ray.exceptions
+    except ImportError as error:
+        raise ConfigError("--ray needs ray: pip install 'draftproof[ray]'") from error
+    is_ours = not ray.is_initialized()
+    if is_ours:
+        try:
+            ray.init(address, logging_level="WARNING", log_to_driver=False)
+        except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
+            first = (str(error) or repr(error)).splitlines()[0]
+            raise BackendError(f"no Ray cluster at {address!r}: {first}") from error
+    try:
+        yield RayCrew(ray, recipe, work)
+    finally:
+        if is_ours:
+            ray.shutdown()
+
+
+def _draw_part(recipe: bytes, work: Work, part: Part, version: str) -> list[Draws]:
+    """Draw a part; runs in a worker of the cluster."""
+    if version != draftproof.__version__:
+        raise ConfigError(
+            f"a worker has draftproof {draftproof.__version__}: expected {version}, as here"
+        )
+    return work.draw(_subject(recipe), part)
+
+
+@lru_cache(maxsize=1)
+def _subject(recipe: bytes) -> Subject:
+    """Make the subject once in a worker, which draws many parts."""
+    import ray.cloudpickle
+
+    subject: Subject = ray.cloudpickle.loads(recipe)()
+    return subject

@@ -1,0 +1,148 @@
+"""Parts of an audit: whoever loses, repeats or reorders them, the counts are those of one run."""
+
+import json
+import random
+from functools import reduce
+
+import numpy as np
+import pytest
+
+from draftproof.audit import Certificate, Evidence, Plan
+from draftproof.audit.draft_totals import DraftTotals
+from draftproof.audit.subjects import Draws, Policy, RoundKind, TableRecipe, prompt_evidence
+from draftproof.audit.subjects.fan_out import draw_in_looks
+from draftproof.audit.subjects.parts import Part, Work, gather, shares
+from draftproof.audit.subjects.table_engine import PROMPT
+from draftproof.core.params import SamplingParams
+from draftproof.errors import BackendError, ConfigError, InvariantError
+
+POLICY = Policy(SamplingParams(), 4)
+JOBS = [((0,), POLICY), ((1,), POLICY)]
+
+
+class Echo:
+    """A subject whose draws are their seeds, so that each can be told from all others."""
+
+    def draw(self, prompt_ids, policy, num, first_seed):
+        seeds = np.arange(first_seed, first_seed + num, dtype=np.int64)
+        rounds = {RoundKind(1, int(seed) % 2, 1, cut=False): 0 for seed in seeds}
+        for seed in seeds:
+            rounds[RoundKind(1, int(seed) % 2, 1, cut=False)] += 1
+        return Draws(seeds[:, None], rounds, True, DraftTotals(num, num, int(seeds.sum())))
+
+
+class Unreliable:
+    """A crew that loses parts, hands some over twice, and in no order."""
+
+    def __init__(self, subject, work, seed, losses=2):
+        self._subject, self._work, self._losses = subject, work, losses
+        self._random = random.Random(seed)
+        self.asked = []
+
+    def run(self, parts):
+        self.asked.append(list(parts))
+        order = list(parts)
+        self._random.shuffle(order)
+        kept = order[:]
+        if len(self.asked) <= self._losses:
+            kept = [part for part in order if self._random.random() < 0.6]
+        for part in kept:
+            for _ in range(self._random.choice([1, 1, 2])):
+                yield part, self._work.draw(self._subject, part)
+        if kept and self._random.random() < 0.5:  # long after it was done
+            yield kept[0], self._work.draw(self._subject, kept[0])
+
+
+def by_arrival(crew, parts):
+    """Join what comes as it comes: the mistake that `gather` must not make."""
+    found = [draws for _, draws in crew.run(parts)]
+    return [reduce(Draws.merge, column) for column in zip(*found, strict=True)]
+
+
+def same(left, right):
+    return (
+        np.array_equal(left.tokens, right.tokens)
+        and left.rounds == right.rounds
+        and left.totals == right.totals
+        and left.reports_rounds == right.reports_rounds
+    )
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_no_draw_is_lost_and_none_counted_twice(seed):
+    work = Work(JOBS, 97, 1000)
+    alone = work.draw(Echo(), Part(0, 97))
+    crew = Unreliable(Echo(), work, seed)
+    found = gather(crew, shares(97, 9))
+    assert all(map(same, alone, found))
+    # Only what is missing is asked for again.
+    for earlier, later in zip(crew.asked, crew.asked[1:], strict=False):
+        assert set(later) <= set(earlier)
+
+
+def test_joining_by_arrival_would_be_seen():
+    work = Work(JOBS, 97, 1000)
+    alone = work.draw(Echo(), Part(0, 97))
+    wrong = 0
+    for seed in range(25):
+        found = by_arrival(Unreliable(Echo(), work, seed), shares(97, 9))
+        wrong += not all(map(same, alone, found))
+    assert wrong == 25
+
+
+def test_the_certificate_of_an_unreliable_crew_is_that_of_one_process():
+    recipe = TableRecipe("block")
+    law = recipe.law()
+
+    def certificate(draws):
+        evidence = Evidence(
+            "the engine",
+            Plan(alpha=0.01, tv=0.2, calibration_samples=1000),
+            (prompt_evidence("table", law, draws, recipe.model()),),
+            rule="block",
+        )
+        return json.dumps(Certificate.of(evidence).to_json())
+
+    jobs = [(PROMPT, POLICY)]
+    ((alone,),) = draw_in_looks(recipe, jobs, [300], first_seed=11)
+    work = Work(jobs, 300, 11)
+    (found,) = gather(Unreliable(recipe(), work, 3), shares(300, 7))
+    assert certificate(found) == certificate(alone)
+    (other,) = work.draw(recipe(), Part(1, 299))
+    assert certificate(other) != certificate(alone)
+
+
+def test_a_part_that_is_always_lost_ends_the_audit():
+    work = Work(JOBS, 20, 1)
+
+    class Loses(Unreliable):
+        def run(self, parts):
+            yield from (each for each in super().run(parts) if each[0].begin != 10)
+
+    crew = Loses(Echo(), work, 1, losses=0)
+    with pytest.raises(BackendError, match="5 draws from 10 on were lost 4 times: 1 of 4"):
+        gather(crew, shares(20, 4))
+    assert len(crew.asked) == 4
+
+
+def test_draws_that_nobody_asked_for_are_refused():
+    work = Work(JOBS, 20, 1)
+
+    class Overlaps:
+        def run(self, parts):
+            yield Part(1, 5), work.draw(Echo(), Part(1, 5))
+
+    with pytest.raises(InvariantError, match="not asked for"):
+        gather(Overlaps(), shares(20, 4))
+
+    class Shortens:
+        def run(self, parts):
+            yield parts[0], work.draw(Echo(), Part(0, 4))
+
+    with pytest.raises(InvariantError, match="not asked for"):
+        gather(Shortens(), shares(20, 4))
+
+
+def test_processes_and_a_cluster_are_not_both_taken():
+    with pytest.raises(ConfigError, match="expected one of them"):
+        list(draw_in_looks(Echo, JOBS, [4], first_seed=1, processes=2, ray="auto"))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from policy_kit import law_of
 
 from draftproof.core import lanes, truncation
-from draftproof.core.lanes import DEPTH, WIDTH, block_count, block_of, copy_with_peaks, lane_peaks
+from draftproof.core.lanes import DEPTH, WIDTH, block_count, block_of, lane_peaks
 from draftproof.core.law import DenseLaw, OneHotLaw, SparseLaw
 from draftproof.core.noise import PositionNoise
 from draftproof.core.policy import History, SamplingParams, target_law
@@ -99,11 +99,8 @@ def test_blocks_partition_a_row_and_peaks_are_their_maxima(size: int, seed: int,
     expected = np.full(count, -np.inf, dtype=np.float32)
     with np.errstate(invalid="ignore"):
         np.maximum.at(expected, blocks, row)
-    copy, peaks = copy_with_peaks(row)
-    for found in (peaks, lane_peaks(row), lane_peaks(np.repeat(row, 2)[::2])):
+    for found in (lane_peaks(row), lane_peaks(np.repeat(row, 2)[::2])):
         np.testing.assert_array_equal(found, expected)
-    np.testing.assert_array_equal(copy, row)
-    assert not np.shares_memory(copy, row)
 
 
 @settings(max_examples=60, deadline=None)

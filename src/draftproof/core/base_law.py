@@ -37,6 +37,23 @@ class Law(ABC):
     def prob(self, token: int) -> float:
         """Return the probability of a token; 0 for an id outside the vocabulary."""
 
+    def prob_range(self, token: int) -> tuple[float, float]:
+        """Return bounds of a probability, for less than it costs to know it.
+
+        Parameters
+        ----------
+        token : int
+            A token id; outside the vocabulary both bounds are 0.
+
+        Returns
+        -------
+        low, high : float
+            What `prob` returns lies in between; they are equal where it is known.
+            Otherwise ``low`` is above 0. They hold for one more rounding in float64.
+        """
+        prob = self.prob(token)
+        return prob, prob
+
     @abstractmethod
     def probs_at(self, token_ids: NDArray[np.intp]) -> NDArray[np.float64]:
         """Return the probabilities of several ids, all inside the vocabulary."""

@@ -149,6 +149,16 @@ class DenseLaw(Law):
             return float(self._array.item(token)) / total
         return float(self._at(np.array([token]))[0]) / total
 
+    def prob_range(self, token: int) -> tuple[float, float]:
+        """Return bounds of a probability; without the exponential if that is pending."""
+        pending = self._softmax if self._array is None and self._part is None else None
+        if pending is not None and 0 <= token < self._vocab_size:
+            found = pending.prob_range(token)
+            if found is not None:
+                return found
+        prob = self.prob(token)
+        return prob, prob
+
     def probs_at(self, token_ids: NDArray[np.intp]) -> NDArray[np.float64]:
         """Return the probabilities of several ids."""
         total = self._total

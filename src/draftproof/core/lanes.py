@@ -22,7 +22,6 @@ __all__ = [
     "WIDTH",
     "block_count",
     "block_of",
-    "copy_with_peaks",
     "depth_of",
     "lane_peaks",
     "members",
@@ -96,30 +95,6 @@ def lane_peaks(row: NDArray[Any]) -> NDArray[Any]:
     for start in range(0, len(row), _SPAN):
         _span_peaks(row[start : start + _SPAN], peaks[start // DEPTH :][:WIDTH])
     return peaks
-
-
-def copy_with_peaks(row: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return a copy of a row and `lane_peaks` of it, reading the row once.
-
-    Parameters
-    ----------
-    row : ndarray of float, shape (N,)
-        The row.
-
-    Returns
-    -------
-    copy : ndarray, shape (N,)
-        Contiguous.
-    peaks : ndarray, shape (block_count(N),)
-        The largest entry of every block.
-    """
-    copy = np.empty(len(row), dtype=row.dtype)
-    peaks = np.empty(block_count(len(row)), dtype=row.dtype)
-    for start in range(0, len(row), _SPAN):
-        span = copy[start : start + _SPAN]
-        span[...] = row[start : start + _SPAN]
-        _span_peaks(span, peaks[start // DEPTH :][:WIDTH])
-    return copy, peaks
 
 
 def _span_peaks(span: NDArray[Any], out: NDArray[Any]) -> None:

@@ -28,9 +28,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from draftproof.core.history import History
-from draftproof.core.lanes import copy_with_peaks, lane_peaks
+from draftproof.core.lanes import lane_peaks
 from draftproof.core.law import DenseLaw, Law, OneHotLaw, SparseLaw
 from draftproof.core.params import DEFAULT_ORDER, GREEDY_TEMPERATURE, SamplingParams
+from draftproof.core.scratch import Scratch
 from draftproof.core.softmax import Softmax, soften
 from draftproof.core.truncation import Zeroed, at_least, largest, nucleus
 from draftproof.core.weights import BLOCK
@@ -47,6 +48,7 @@ def target_law(
     allowed: NDArray[np.bool_] | None = None,
     *,
     is_stable: bool = False,
+    scratch: Scratch | None = None,
 ) -> Law:
     """Return the law of the next token under a policy.
 
@@ -66,6 +68,8 @@ def target_law(
     is_stable : bool, default False
         Whether the row stays as it is for as long as the law is used. Saves a copy
         where the law puts its exponential off.
+    scratch : Scratch, optional
+        Where to work, for callers who make many laws; one of its own if None.
 
     Returns
     -------
@@ -82,9 +86,9 @@ def target_law(
 
     Notes
     -----
-    With a temperature alone the row is read once, for maxima of blocks; the
-    exponential and its sum follow when a probability is asked for, and never when all
-    that is asked for is the winner of a race. top-k too reads the row once. top-p needs
+    With a temperature alone the row is read once, for its maximum; the exponential and
+    its sum follow when a probability is asked for, and never when all that is asked for
+    is the winner of a race or bounds of a probability. top-k too reads the row once. top-p needs
     the exponential of the row, and sorts only what stands near its boundary.
     """
     row = np.asarray(logits, dtype=np.float32)
@@ -102,10 +106,10 @@ def target_law(
             peak = _check_peak(np.maximum.reduce(row))
             return DenseLaw._trusted(soften(row, peak, params.temperature))
         # A law that may outlive the row fills in its weights where the copy stands.
-        copy, peaks = (row, lane_peaks(row)) if is_stable else copy_with_peaks(row)
-        peak = _check_peak(peaks.max())
+        held, scratch = row if is_stable else row.copy(), scratch or Scratch()
+        peak = _check_peak(np.maximum.reduce(row))
         return DenseLaw._of_softmax(
-            Softmax(copy, peaks, peak, params.temperature, is_owned=not is_stable)
+            Softmax(held, peak, params.temperature, is_owned=not is_stable, scratch=scratch)
         )
     pipeline = _Pipeline(row, params, history, extra, allowed)
     for stage in stages:

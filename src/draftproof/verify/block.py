@@ -45,7 +45,8 @@ def verify_block(draft: Draft, law_at: Callable[[int], Law], coins: RoundCoins) 
 
     and the token after prefix i < K comes from the law of that excess. Prefixes are
     asked from the longest down, so the excess is summed only where it decides:
-    h_i = 1 where P_i = 1 (also for 0 / 0), and h_i is at most P_i as R_i is.
+    h_i = 1 where P_i = 1 (also for 0 / 0), and h_i is at most P_i as R_i is. Bounds of
+    P_i come first, and decide most coins; they never decide otherwise than P_i would.
 
     Whether prefix i survives depends on drafts that come after it. The drafts that
     were thrown away are therefore not independent of the outcome, and their coins
@@ -55,12 +56,9 @@ def verify_block(draft: Draft, law_at: Callable[[int], Law], coins: RoundCoins) 
     Where the target has no law after a prefix, that prefix is the last: whether there is
     one depends on the prefix alone, so this is a shorter draft like any other.
     """
-    # weights[i] is P_i; targets[i] and proposals[i] are the laws after prefix i.
-    weights: list[float] = [1]
-    targets: list[Law] = []
-    proposals: list[Law] = []
+    prefixes = _Prefixes(draft)
     last = len(draft)
-    for i, token in enumerate(draft.token_ids):
+    for i in range(last):
         try:
             target = law_at(i)
         except NoLawError:
@@ -68,26 +66,82 @@ def verify_block(draft: Draft, law_at: Callable[[int], Law], coins: RoundCoins) 
                 raise
             last = i
             break
-        proposal = draft_law(draft, i, target.vocab_size)
-        draft_prob = claimed_prob(draft, i, proposal)
-        targets.append(target)
-        proposals.append(proposal)
-        weight = min(1, weights[i] * (target.prob(token) / draft_prob))
-        if not weight > 0:
+        if not prefixes.extend(target):
             break
-        weights.append(weight)
-    for i in range(len(weights) - 1, 0, -1):
-        weight = weights[i]
-        if weight < 1:
+    for i in range(prefixes.longest, 0, -1):
+        low, high = prefixes.ranges[i]
+        if low < 1:
             coin = coins.accept(i - 1)
-            if not coin < weight:
+            if not coin < high:
                 continue
-            if i < last:
-                mass, residual = targets[i].residual_with_mass(proposals[i], weight)
-                if not coin < mass / (mass + (1 - weight)):
-                    continue
-                return Verdict(i, residual.draw(coins.sample(i)), "recovered")
+            if not (i == last and coin < low):
+                weight = prefixes.weight(i)
+                if weight < 1:
+                    if not coin < weight:
+                        continue
+                    if i < last:
+                        mass, residual = prefixes.excess(i, weight)
+                        if not coin < mass / (mass + (1 - weight)):
+                            continue
+                        return Verdict(i, residual.draw(coins.sample(i)), "recovered")
         if i == last:
             return Verdict(last, law_at(last).draw(coins.sample(last)), "bonus")
-        return Verdict(i, targets[i].residual(proposals[i]).draw(coins.sample(i)), "recovered")
-    return Verdict(0, targets[0].residual(proposals[0]).draw(coins.sample(0)), "recovered")
+        return Verdict(i, prefixes.excess(i)[1].draw(coins.sample(i)), "recovered")
+    return Verdict(0, prefixes.excess(0)[1].draw(coins.sample(0)), "recovered")
+
+
+class _Prefixes:
+    """The laws after every prefix of a draft that may survive, and the weights P_i.
+
+    ``ranges[i]`` bounds P_i; both ends are P_i itself where it is known, and it is known
+    to be 1 where the lower end is.
+    """
+
+    __slots__ = ("_draft", "_probs", "_proposals", "_targets", "ranges")
+
+    def __init__(self, draft: Draft) -> None:
+        self._draft = draft
+        self._targets: list[Law] = []
+        self._proposals: list[Law] = []
+        self._probs: list[float] = []  # of the drafts under their own laws
+        self.ranges: list[tuple[float, float]] = [(1, 1)]
+
+    @property
+    def longest(self) -> int:
+        """Number of drafts of the longest prefix that the target can emit."""
+        return len(self.ranges) - 1
+
+    def extend(self, target: Law) -> bool:
+        """Take in the law after the longest prefix; tell whether a longer one may survive."""
+        i = self.longest
+        proposal = draft_law(self._draft, i, target.vocab_size)
+        prob = claimed_prob(self._draft, i, proposal)
+        self._targets.append(target)
+        self._proposals.append(proposal)
+        self._probs.append(prob)
+        low, high = target.prob_range(self._draft.token_ids[i])
+        before = self.ranges[i]
+        low, high = min(1, before[0] * (low / prob)), min(1, before[1] * (high / prob))
+        self.ranges.append((low, high))
+        if not low > 0 and low < high:  # too small for bounds
+            high = self.weight(i + 1)
+        if not high > 0:
+            self.ranges.pop()
+            return False
+        return True
+
+    def weight(self, i: int) -> float:
+        """Return P_i; asks only the laws since the last weight that is known."""
+        known = i
+        while self.ranges[known][0] < self.ranges[known][1]:
+            known -= 1
+        weight = self.ranges[known][0]
+        for j in range(known, i):
+            ratio = self._targets[j].prob(self._draft.token_ids[j]) / self._probs[j]
+            weight = min(1, weight * ratio)
+            self.ranges[j + 1] = (weight, weight)
+        return weight
+
+    def excess(self, i: int, weight: float = 1) -> tuple[float, Law]:
+        """Return the mass and the law of what the target has above the draft after prefix i."""
+        return self._targets[i].residual_with_mass(self._proposals[i], weight)

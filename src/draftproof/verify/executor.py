@@ -19,6 +19,7 @@ from draftproof.core.law import Law
 from draftproof.core.logprobs import log_softmax_at, top_logprobs
 from draftproof.core.policy import History, SamplingParams, target_law
 from draftproof.core.rng import RoundCoins
+from draftproof.core.scratch import Scratch
 from draftproof.core.types import Draft, TreeDraft, TreeVerdict
 from draftproof.errors import ConfigError, NonFiniteLogitsError
 from draftproof.verify.allow_lossy import AllowLossy
@@ -172,11 +173,17 @@ def rule_for(rule: str | AllowLossy | None, draft: Draft | TreeDraft) -> str | A
 
 
 class NumpyExecutor:
-    """The definition: rules of `draftproof.verify` on laws of `draftproof.core.policy`."""
+    """The definition: rules of `draftproof.verify` on laws of `draftproof.core.policy`.
+
+    One thread at a time may use one: rows are worked on in the same memory.
+    """
+
+    def __init__(self) -> None:
+        self._scratch = Scratch()
 
     def judge(self, rows: Sequence[VerifyRow], logits: Any) -> list[TreeVerdict | Exception]:
         """Decide every row; see `Executor.judge`."""
-        return [_judge_safely(row, logits) for row in rows]
+        return [_judge_safely(row, logits, self._scratch) for row in rows]
 
     def logprobs(
         self, row: VerifyRow, logits: Any, node: int, token: int, top: int, *, processed: bool
@@ -184,7 +191,7 @@ class NumpyExecutor:
         """Report log probabilities; see `Executor.logprobs`."""
         if processed:
             with np.errstate(divide="ignore"):
-                scores = np.log(_law_at(row, logits, node).dense())
+                scores = np.log(_law_at(row, logits, node, self._scratch).dense())
         else:
             scores = logits[row.first_row + 1 + node]
         best: tuple[tuple[int, float], ...] = ()
@@ -197,20 +204,22 @@ class NumpyExecutor:
         return logprob, best
 
 
-def _judge_safely(row: VerifyRow, logits: NDArray[np.float32]) -> TreeVerdict | Exception:
+def _judge_safely(
+    row: VerifyRow, logits: NDArray[np.float32], scratch: Scratch
+) -> TreeVerdict | Exception:
     try:
-        return _judge(row, logits)
+        return _judge(row, logits, scratch)
     except Exception as error:  # noqa: BLE001  a bad row must not harm its neighbours
         return error
 
 
-def _judge(row: VerifyRow, logits: NDArray[np.float32]) -> TreeVerdict:
+def _judge(row: VerifyRow, logits: NDArray[np.float32], scratch: Scratch) -> TreeVerdict:
     if row.reached is None:
-        return _decide(row, lambda node: _law_at(row, logits, node))
+        return _decide(row, lambda node: _law_at(row, logits, node, scratch))
     laws: dict[int, Law] = {}
 
     def kept_law(node: int) -> Law:
-        laws[node] = _law_at(row, logits, node)
+        laws[node] = _law_at(row, logits, node, scratch)
         return laws[node]
 
     verdict = _decide(row, kept_law)
@@ -247,14 +256,16 @@ def _verdict(row: VerifyRow, law_at: Callable[[int], Law]) -> TreeVerdict:
     return TreeVerdict(tuple(range(verdict.num_accepted)), verdict.token_id, verdict.source)
 
 
-def _law_at(row: VerifyRow, logits: NDArray[np.float32], node: int) -> Law:
+def _law_at(row: VerifyRow, logits: NDArray[np.float32], node: int, scratch: Scratch) -> Law:
     """Return the target law after a node, -1 for the committed text."""
     extra = row.drafted_before(node)
     try:
         allowed = None if row.constraint is None else row.constraint.allowed(extra)
         logits_row = logits[row.first_row + 1 + node]
         # No pass runs while rows are judged, so a law may read its row later.
-        return target_law(logits_row, row.params, row.history, extra, allowed, is_stable=True)
+        return target_law(
+            logits_row, row.params, row.history, extra, allowed, is_stable=True, scratch=scratch
+        )
     except NonFiniteLogitsError as error:
         position = row.coins.start + len(extra)
         raise NonFiniteLogitsError(

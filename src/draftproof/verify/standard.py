@@ -36,16 +36,21 @@ def verify_standard(draft: Draft, law_at: Callable[[int], Law], coins: RoundCoin
     Notes
     -----
     The comparison ``u * q < p`` is strict, so a token without target mass is
-    refused at ``u = 0`` too, and where p is at least q no coin can refuse.
+    refused at ``u = 0`` too, and where p is at least q no coin can refuse. Bounds of p
+    are asked for first: they decide most coins, and never otherwise than p would.
     """
     for i, token in enumerate(draft.token_ids):
         target = law_at(i)
         proposal = draft_law(draft, i, target.vocab_size)
-        target_prob = target.prob(token)
+        low, high = target.prob_range(token)
         draft_prob = claimed_prob(draft, i, proposal)
-        if target_prob >= draft_prob:
+        if low >= draft_prob:
             continue
-        if coins.accept(i) * draft_prob < target_prob:
+        point = coins.accept(i) * draft_prob
+        if point < low:
+            continue
+        # Between the bounds only the probability itself can tell.
+        if low < high and point < high and point < target.prob(token):
             continue
         return Verdict(i, target.residual(proposal).draw(coins.sample(i)), "recovered")
     last = len(draft)

@@ -195,11 +195,15 @@ def test_the_better_drafter_of_each_row():
 
 def test_a_silent_drafter_costs_little_and_yields_nothing():
     controller = GoodputController(EAGLE)
+    asked = []
     for _ in range(80):
         choices = controller.choose(rows(8))
+        asked.append(sum(choice.kappa for choice in choices))
         for name, choice in enumerate(choices):
             controller.observe(record(name, choice, 0, drafted=0))
-    assert not any(choice.kappa for choice in controller.choose(rows(8)))
+    # In the second half only tries of one draft per row, and few of them.
+    assert max(asked[40:]) <= 8
+    assert sum(map(bool, asked[40:])) <= 2
     # Silence is not rejection: the survival of drafts that come is unharmed.
     assert controller.survival("0", "draft")[0] == pytest.approx(0.6)
 
@@ -245,7 +249,9 @@ def test_a_released_name_starts_from_the_pool():
     easy, pool = controller.survival("0", "draft"), controller.survival("new", "draft")
     controller.release("0")
     controller.release("0")
-    assert controller.survival("0", "draft") == pool != easy
+    # How common kinds are is worked out in a few steps, hence not to the last digit.
+    assert controller.survival("0", "draft") == pytest.approx(pool, abs=1e-3)
+    assert pool[0] < easy[0] - 0.2
 
 
 def test_beliefs_shrink_to_the_pool_and_follow_evidence():

@@ -27,12 +27,17 @@ class RowState:
         not draft now.
     proposers : tuple of str
         Drafters the row may use, the request's own first; empty when it has none.
+    signs : tuple of int
+        How well the committed tokens back a draft of each of ``proposers``, where a drafter
+        tells (`draftproof.core.protocols.Foreteller`): 0 where nothing would be drafted, 1
+        to 3 from barely to firmly, -1 for a drafter that does not tell. Empty when none does.
     """
 
     request_id: str
     kv_tokens: int
     max_kappa: int
     proposers: tuple[str, ...] = ()
+    signs: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from draftproof.core.rng import RoundCoins
 
 __all__ = [
+    "Foreteller",
     "HiddenReader",
     "HiddenStates",
     "ModelBackend",
@@ -246,6 +247,31 @@ class Proposer(Protocol):
 
     def release(self, request_id: str) -> None:
         """Forget a request; unknown names are ignored."""
+        ...
+
+
+@runtime_checkable
+class Foreteller(Protocol):
+    """What a drafter has besides when it knows before drafting how well it could."""
+
+    def foretell(self, request_id: str, token_ids: Sequence[int]) -> int:
+        """Tell how well the committed tokens back a draft.
+
+        Asked before a policy chooses draft lengths, hence before anything of the round is
+        drawn. The answer is a function of the committed tokens.
+
+        Parameters
+        ----------
+        request_id : str
+            The request.
+        token_ids : sequence of int
+            Its committed tokens.
+
+        Returns
+        -------
+        int
+            0 where nothing would be drafted; 1, 2 or 3 from barely to firmly.
+        """
         ...
 
 

@@ -119,7 +119,7 @@ class EngineCore:
             eos_token_ids = tokenizer.eos_token_ids if tokenizer is not None else frozenset()
         self.eos_token_ids = eos_token_ids
         self._kappa = kappa
-        self._lengths = None if kappa_policy is None else DraftLengths(kappa_policy, self.clock)
+        self._lengths = DraftLengths.of(kappa_policy, self.clock, self.proposers)
         self._policy_note = policy_note
         self._rule = rule
         self._allow_lossy = allow_lossy

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import operator
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from time import perf_counter
 from typing import TYPE_CHECKING
 
 from draftproof.core.kappa_policy import KappaPolicy, RowChoice, RowState
+from draftproof.core.protocols import Foreteller, Proposer
 from draftproof.core.rng import seed_beside
 from draftproof.core.types import StepRecord
 from draftproof.engine.session import Session
@@ -38,15 +39,29 @@ class DraftLengths:
     policy : KappaPolicy
         Chooses and learns.
     clock : Clock
-        Where its time is added.
+        Where its time is added; that of drafters that are asked beforehand is drafting.
+    proposers : mapping of str to Proposer
+        Drafters by name. Those that can tell beforehand how well they could draft are asked.
     """
 
-    def __init__(self, policy: KappaPolicy, clock: Clock) -> None:
+    def __init__(
+        self, policy: KappaPolicy, clock: Clock, proposers: Mapping[str, Proposer]
+    ) -> None:
         self._policy = policy
         self._clock = clock
+        self._tellers = {
+            name: held for name, held in proposers.items() if isinstance(held, Foreteller)
+        }
         self._asked: set[str] = set()
         self._failed: set[str] = set()
         self._seeds: Counter[tuple[int, int]] = Counter()
+
+    @classmethod
+    def of(
+        cls, policy: KappaPolicy | None, clock: Clock, proposers: Mapping[str, Proposer]
+    ) -> DraftLengths | None:
+        """Return the side of a policy; None where there is no policy."""
+        return None if policy is None else cls(policy, clock, proposers)
 
     def own_seed(self, seed: int, stream: int) -> int:
         """Return a seed of coins that no other request has while anything is remembered.
@@ -81,7 +96,7 @@ class DraftLengths:
             session.choice = RowChoice(0)
         if not followers:
             return
-        rows = [_state(session, cached) for session, cached in decoding]
+        rows = [self._state(session, cached) for session, cached in decoding]
         with self._guarded(followers):
             choices = self._policy.choose(rows)
             _check(choices, rows)
@@ -107,6 +122,28 @@ class DraftLengths:
             self._seeds.clear()
             self._failed.clear()
 
+    def _state(self, session: Session, cached: int) -> RowState:
+        if not session.follows_policy:
+            return RowState(session.request_id, cached, 0)
+        most = max(session.most_for_round(), 0)
+        # A grammar drafts by itself, which the silence of a drafter must not prevent.
+        is_told = most and self._tellers and session.constraint is None
+        signs = self._signs(session) if is_told else ()
+        return RowState(session.request_id, cached, most, session.choosable, signs)
+
+    def _signs(self, session: Session) -> tuple[int, ...]:
+        """Ask drafters how well they could draft; one that fails tells nothing."""
+        begin = perf_counter()
+        signs = []
+        for name in session.choosable:
+            teller = self._tellers.get(name)
+            try:
+                signs.append(-1 if teller is None else _sign_of(teller, session))
+            except Exception:  # noqa: BLE001  it may fail; drafting then leaves the note
+                signs.append(-1)
+        self._clock.draft_s += perf_counter() - begin
+        return tuple(signs)
+
     @contextmanager
     def _guarded(self, sessions: Sequence[Session]) -> Iterator[None]:
         """Add the time; turn a failure into a note on each request that it concerns."""
@@ -125,11 +162,11 @@ class DraftLengths:
             self._clock.policy_s += perf_counter() - begin
 
 
-def _state(session: Session, cached: int) -> RowState:
-    if not session.follows_policy:
-        return RowState(session.request_id, cached, 0)
-    most = max(session.most_for_round(), 0)
-    return RowState(session.request_id, cached, most, session.choosable)
+def _sign_of(teller: Foreteller, session: Session) -> int:
+    sign = operator.index(teller.foretell(session.request_id, session.tokens))
+    if not 0 <= sign <= 3:
+        raise InvariantError(f"a sign of {sign}, expected 0 to 3")
+    return sign
 
 
 def _check(choices: Sequence[RowChoice], rows: Sequence[RowState]) -> None:

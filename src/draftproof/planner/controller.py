@@ -4,10 +4,12 @@ The rule: every draft position of every row is a slot with a probability of yiel
 token and a cost. Slots are sorted by that probability; since it falls with the
 position, a prefix of the sorted slots is a set of drafts. Each prefix is priced with
 the cost model, and the one with the largest ratio of expected tokens to seconds wins.
-The empty prefix, plain decoding, is one of them.
+The empty prefix, plain decoding, is one of them. No prefix wins that could lose more than
+the account holds (`draftproof.planner.account.Account`).
 
 Nothing here looks at a token of the round it decides about: beliefs come from finished
-rounds, so the maximum may be taken over all prefixes without an early stop.
+rounds, and signs from committed tokens, so the maximum may be taken over all prefixes
+without an early stop.
 """
 
 from __future__ import annotations
@@ -16,65 +18,35 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from draftproof.core.kappa_policy import RowChoice, RowState
 from draftproof.core.types import StepRecord
-from draftproof.errors import ConfigError
+from draftproof.planner.account import Account
+from draftproof.planner.limits import ControllerConfig
 from draftproof.planner.rounds import DraftCost, RoundCost
 from draftproof.planner.slots import Beliefs, SlotPricer
-from draftproof.planner.tracker import AcceptanceTracker, TrackerConfig
+from draftproof.planner.tracker import UNTOLD, AcceptanceTracker
 
 __all__ = ["ControllerConfig", "GoodputController"]
 
 #: Plain decoding of a row.
 _NOTHING = RowChoice(0)
+#: Plain steps by which the account may fall while a decision holds.
+_SURPRISE = 0.5
+#: Rounds without drafts before the first try of a call, when nothing is known.
+_FIRST_PAUSE = 2
 
 
-@dataclass(frozen=True, slots=True)
-class ControllerConfig:
-    """Limits of the controller.
+@dataclass(slots=True)
+class _Round:
+    """The pass that was chosen last: what it may have cost, and what came of it."""
 
-    Parameters
-    ----------
-    max_kappa : int, default 8
-        Longest draft.
-    min_gain : float, default 0.01
-        Drafting must be believed to be this much faster than plain decoding,
-        relatively: its cost is certain, its yield is not.
-    probe_after : int, default 16
-        Rounds without drafts after which a row tries again.
-    probe_most : int, default 512
-        The pause doubles with each try in vain, up to this.
-    decide_every : int, default 4
-        Rounds for which a decision holds at most while the batch stays nearly the same;
-        fewer while requests are young, since beliefs move fast then.
-    forget_after_call : bool, default True
-        Start each call without memory, so that equal calls behave equally. With False
-        what was learnt outlives the call, and no seed may come again: what its first
-        text taught would tell where the coins of the second lie.
-    tracker : TrackerConfig
-        How fast beliefs move.
-    """
-
-    max_kappa: int = 8
-    min_gain: float = 0.01
-    probe_after: int = 16
-    probe_most: int = 512
-    decide_every: int = 4
-    forget_after_call: bool = True
-    tracker: TrackerConfig = field(default_factory=TrackerConfig)
-
-    def __post_init__(self) -> None:
-        """Check ranges."""
-        if self.max_kappa < 0:
-            raise ConfigError(f"max_kappa {self.max_kappa}: expected 0 or more")
-        if self.decide_every < 1:
-            raise ConfigError(f"decide_every {self.decide_every}: expected 1 or more")
-        if not 1 <= self.probe_after <= self.probe_most:
-            raise ConfigError(
-                f"probe_after {self.probe_after}: expected 1 to probe_most {self.probe_most}"
-            )
+    batch: int = 0
+    context: float = 0.0
+    drafting_s: float = 0.0
+    asked: dict[str, tuple[RowChoice, int]] = field(default_factory=dict)
+    drafted: int = 0
+    accepted: int = 0
 
 
 class GoodputController:
@@ -92,7 +64,8 @@ class GoodputController:
 
     Notes
     -----
-    One call costs O(B K log(B K)) in a few array operations per drafter.
+    A decision costs O(B K log(B K)) in a few array operations per drafter; a round for
+    which an earlier one holds costs a look-up per row.
     """
 
     def __init__(
@@ -102,16 +75,20 @@ class GoodputController:
         config: ControllerConfig | None = None,
     ) -> None:
         self.config = config or ControllerConfig()
-        self._cost = cost
         self._slots = SlotPricer(cost, drafters or {}, self.config.max_kappa)
         self._tracker = AcceptanceTracker(max(self.config.max_kappa, 1), self.config.tracker)
-        self._asked: dict[str, RowChoice] = {}
-        self._finished: dict[str, dict[str, tuple[int, int]]] = {}
-        self._held: dict[str, RowChoice] = {}
+        self._account = Account(self.config.stake, self.config.allowance, self.config.most_held)
+        self._round = _Round()
+        #: Choices that hold, by request and signs; and one of each kind, for newcomers.
+        self._held: dict[tuple[str, tuple[int, ...]], RowChoice] = {}
+        self._typical: dict[tuple[int, ...], RowChoice] = {}
+        self._held_rows: set[str] = set()
         self._held_rounds = 0
+        self._held_account = 0.0
+        self._drafting_s = self._loss = 0.0
         self._decisions = 0
         self._silent_rounds = 0
-        self._pause = self.config.probe_after
+        self._pause = _FIRST_PAUSE
 
     def choose(self, rows: Sequence[RowState]) -> list[RowChoice]:
         """Choose drafters and draft lengths for the rows of one pass.
@@ -128,58 +105,120 @@ class GoodputController:
         """
         if not rows:
             return []
+        self._settle()
+        if not any(_may_draft(row) for row in rows):
+            self._round = _Round(len(rows))
+            return [_NOTHING] * len(rows)
         choices = self._hold(rows)
         if choices is None:
             choices = self._decide(rows)
-        self._asked = {row.request_id: choice for row, choice in zip(rows, choices, strict=True)}
+        asked = {
+            row.request_id: (choice, _sign(row, choice.proposer))
+            for row, choice in zip(rows, choices, strict=True)
+            if choice.kappa
+        }
+        self._round = _Round(len(rows), rows[0].kv_tokens, self._drafting_s, asked)
         return choices
+
+    def _settle(self) -> None:
+        """Enter the last pass into the account."""
+        last, gain = self._round, 0.0
+        if not last.batch:
+            return
+        if last.asked:
+            passes = self._slots.passes(last.batch, last.context)
+            plain = float(passes[0])
+            spent = float(passes[min(last.drafted, len(passes) - 1)]) + last.drafting_s
+            gain = 1.0 + last.accepted / last.batch - spent / plain
+        self._account.settle(gain)
+        self._round = _Round()
 
     def _hold(self, rows: Sequence[RowState]) -> list[RowChoice] | None:
         """Return the last decision while it still fits the batch; None to decide anew."""
-        held = self._held
+        held, count = self._held, len(self._held_rows)
         settled = 1 + self._decisions // 4
-        if not held or self._held_rounds >= min(settled, self.config.decide_every):
+        is_over = (
+            self._held_rounds >= min(settled, self.config.decide_every)
+            or self._account.held < max(self._held_account - _SURPRISE, self._loss)
+            or abs(len(rows) - count) * 8 > count
+        )
+        if is_over:
+            held.clear()
+            self._typical.clear()
+            self._held_rounds = 0
             return None
-        if abs(len(rows) - len(held)) * 8 > len(held):
-            return None
-        if sum(row.request_id not in held for row in rows) * 8 > len(rows):
+        choices, strangers = [], 0
+        for row in rows:
+            choice = _NOTHING
+            if _may_draft(row):
+                found = held.get((row.request_id, row.signs))
+                if found is None:  # of a newcomer, until the next decision
+                    strangers += row.request_id not in self._held_rows
+                    found = self._typical.get(row.signs)
+                if found is None:
+                    return None
+                choice = _cut(found, row)
+            choices.append(choice)
+        if strangers * 8 > len(rows):
             return None
         self._held_rounds += 1
-        typical = next(iter(held.values()))  # of a newcomer, until the next decision
-        choices = [_cut(held.get(row.request_id, typical), row) for row in rows]
         self._silent_rounds += not any(choice.kappa for choice in choices)
         return choices
 
     def _decide(self, rows: Sequence[RowState]) -> list[RowChoice]:
         """Price the slots of all rows with what was learnt so far."""
-        self._learn()
-        limits = np.asarray([min(row.max_kappa, self.config.max_kappa) for row in rows])
+        limits = [
+            min(row.max_kappa, self.config.max_kappa) if _may_draft(row) else 0 for row in rows
+        ]
         context = sum(row.kv_tokens for row in rows) / len(rows)
         names = list(dict.fromkeys(name for row in rows for name in row.proposers))
-        requests = [row.request_id for row in rows]
-        beliefs = {name: self._tracker.beliefs(requests, name) for name in names}
+        beliefs = {name: self._beliefs(rows, name) for name in names}
+        spare = self._account.held
         best_gain = 1.0 + self.config.min_gain
-        best, assignment = np.zeros(len(rows), dtype=np.int64), [""] * len(rows)
+        best, assignment = [0] * len(rows), [""] * len(rows)
+        self._drafting_s = self._loss = 0.0
         for tried in self._assignments(rows, names, beliefs, context):
-            found = self._slots.admit(tried, limits, beliefs, context)
+            found = self._slots.admit(tried, limits, beliefs, context, spare)
             if found.gain > best_gain:
                 best_gain, best, assignment = found.gain, found.kappas, tried
-        newcomers = sum(request not in self._held for request in requests)
+                self._drafting_s, self._loss = found.drafting_s, found.loss
+        newcomers = sum(row.request_id not in self._held_rows for row in rows)
         # Counts the decisions of the crowd that is here: one with new faces is young.
-        self._decisions = 0 if 2 * newcomers > len(requests) else self._decisions + 1
-        self._held_rounds = 1
-        if not best.any():
+        self._decisions = 0 if 2 * newcomers > len(rows) else self._decisions + 1
+        is_probe = False
+        if not any(best):
             best, assignment = self._probe(rows, limits, context)
-            if best.any():  # a probe is one round
-                self._held_rounds = self.config.decide_every
+            is_probe = any(best)
         else:
             self._silent_rounds, self._pause = 0, self.config.probe_after
+        self._held_rows = {row.request_id for row in rows}
+        self._held_account = self._account.held
         choices = [
             RowChoice(kappa, name) if kappa else _NOTHING
-            for kappa, name in zip(best.tolist(), assignment, strict=True)
+            for kappa, name in zip(best, assignment, strict=True)
         ]
-        self._held = dict(zip(requests, choices, strict=True))
+        for row, choice in zip(rows, choices, strict=True):
+            self._held[row.request_id, row.signs] = choice
+            self._typical[row.signs] = choice
+        # A probe is one round.
+        self._held_rounds = self.config.decide_every if is_probe else self._held_rounds + 1
         return choices
+
+    def _beliefs(self, rows: Sequence[RowState], name: str) -> Beliefs:
+        """Return what rows may expect of a drafter, each by the sign it was given."""
+        groups: dict[int, list[int]] = {}
+        for place, row in enumerate(rows):
+            groups.setdefault(_sign(row, name), []).append(place)
+        if len(groups) == 1:
+            (sign,) = groups
+            return self._tracker.beliefs([row.request_id for row in rows], name, sign)
+        survival = np.zeros((len(rows), max(self.config.max_kappa, 1)))
+        given = np.zeros(len(rows))
+        for sign, places in groups.items():
+            if sign:
+                requests = [rows[place].request_id for place in places]
+                survival[places], given[places] = self._tracker.beliefs(requests, name, sign)
+        return survival, given
 
     def observe(self, record: StepRecord) -> None:
         """Learn from one finished round; see `KappaPolicy.observe`.
@@ -189,17 +228,18 @@ class GoodputController:
         record : StepRecord
             The round. One that was not chosen here teaches nothing.
         """
-        asked = self._asked.pop(record.request_id, None)
-        if asked is None or not asked.kappa:
+        last = self._round
+        asked = last.asked.get(record.request_id)
+        if asked is None or not asked[0].kappa:
             return
-        finished = self._finished.setdefault(asked.proposer, {})
-        if record.request_id in finished:  # the next round of the same batch began
-            self._learn()
-            finished = self._finished.setdefault(asked.proposer, {})
-        finished[record.request_id] = (
-            min(len(record.drafted), self.config.max_kappa),
-            min(record.num_accepted, self.config.max_kappa),
-        )
+        choice, sign = asked
+        # Asked once: a second report of the round is of another one.
+        last.asked[record.request_id] = (_NOTHING, sign)
+        drafted = min(len(record.drafted), self.config.max_kappa)
+        accepted = min(record.num_accepted, self.config.max_kappa)
+        last.drafted += drafted
+        last.accepted += accepted
+        self._tracker.note(record.request_id, choice.proposer, drafted, accepted, sign)
 
     def release(self, request_id: str) -> None:
         """Forget a request.
@@ -209,42 +249,41 @@ class GoodputController:
         request_id : str
             Unknown names are ignored.
         """
-        self._learn()
-        self._asked.pop(request_id, None)
-        self._held.pop(request_id, None)
+        if request_id in self._held_rows:
+            self._held_rows.discard(request_id)
+            for key in [key for key in self._held if key[0] == request_id]:
+                del self._held[key]
         self._tracker.release(request_id)
 
     def reset(self) -> None:
         """Start a new call: forget, unless memory was asked to outlive calls."""
-        self._learn()
-        self._asked.clear()
+        self._round = _Round()
         self._held.clear()
-        self._silent_rounds, self._pause = 0, self.config.probe_after
+        self._typical.clear()
+        self._held_rows = set()
+        self._held_rounds = self._decisions = 0
+        self._silent_rounds, self._pause = 0, _FIRST_PAUSE
         if self.config.forget_after_call:
+            self._account.reset()
             self._tracker.reset()
 
-    def survival(self, request_id: str, proposer: str) -> tuple[float, ...]:
+    def survival(self, request_id: str, proposer: str, sign: int = UNTOLD) -> tuple[float, ...]:
         """Return the believed survival curve of a request.
 
         Parameters
         ----------
         request_id, proposer : str
             The request and a drafter.
+        sign : int, default -1
+            What the drafter told beforehand.
 
         Returns
         -------
         tuple of float, length max_kappa
             ``Pr(at least i drafts survive)`` when a draft comes.
         """
-        self._learn()
-        survival, _given = self._tracker.beliefs([request_id], proposer)
-        return tuple(float(rate) for rate in survival[0])
-
-    def _learn(self) -> None:
-        """Fold the rounds that finished since the last call, all rows at once."""
-        for proposer, rounds in self._finished.items():
-            self._tracker.fold(proposer, rounds)
-        self._finished.clear()
+        survival, _given = self._tracker.beliefs([request_id], proposer, sign)
+        return tuple(survival[0].tolist())
 
     def _assignments(
         self,
@@ -255,50 +294,74 @@ class GoodputController:
     ) -> list[list[str]]:
         """Return the assignments of drafters to try: each alone, and the best of each row.
 
-        A row whose drafters do not include the one that is tried alone drafts nothing.
+        A row whose drafters do not include the one that is tried alone, or whose drafter
+        told that nothing would come, drafts nothing.
         """
-        alone = [[name if name in row.proposers else "" for row in rows] for name in names]
+        alone = [[name if _sign(row, name) else "" for row in rows] for name in names]
         if len(names) < 2:
             return alone
         # In tokens: what a full draft yields, less its first depth at the plain pace.
-        pace = len(rows) / self._cost.plain_s(len(rows), context)
+        pace = len(rows) / float(self._slots.passes(len(rows), context)[0])
         worth = {
             name: beliefs[name][0].sum(axis=1) * beliefs[name][1]
             - self._slots.price(name, len(rows), 0.0)[0].mean() * pace
             for name in names
         }
         mixed = [
-            max(row.proposers, key=lambda name: worth[name][place]) if row.proposers else ""
+            max(
+                (name for name in row.proposers if _sign(row, name)),
+                key=lambda name: worth[name][place],
+                default="",
+            )
             for place, row in enumerate(rows)
         ]
         return [*alone, mixed]
 
     def _probe(
-        self, rows: Sequence[RowState], limits: NDArray[np.int64], context: float
-    ) -> tuple[NDArray[np.int64], list[str]]:
+        self, rows: Sequence[RowState], limits: Sequence[int], context: float
+    ) -> tuple[list[int], list[str]]:
         """Now and then draft although it is not believed to pay: beliefs may be stale.
 
         All rows try together, so that the drafter's fixed cost is paid once, and never
-        where even full acceptance would not pay.
+        where even full acceptance would not pay, nor where the account does not cover it.
         """
-        nothing = np.zeros(len(rows), dtype=np.int64)
+        nothing = [0] * len(rows)
         self._silent_rounds += 1
         if self._silent_rounds < self._pause:
             return nothing, [""] * len(rows)
-        self._silent_rounds = 0
-        self._pause = min(2 * self._pause, self.config.probe_most)
-        assignment = [row.proposers[0] if row.proposers else "" for row in rows]
+        assignment = [
+            next((name for name in row.proposers if _sign(row, name)), "") for row in rows
+        ]
         certain = {
             name: (np.ones((len(rows), max(self.config.max_kappa, 1))), np.ones(len(rows)))
             for name in assignment
             if name
         }
-        if not certain:
-            return nothing, assignment
+        self._silent_rounds = 0
+        self._pause = min(max(2 * self._pause, self.config.probe_after), self.config.probe_most)
         hoped = self._slots.admit(assignment, limits, certain, context)
         if hoped.gain <= 1.0:
             return nothing, assignment
-        return np.minimum(hoped.kappas, 1), assignment
+        tried = [min(kappa, 1) for kappa in hoped.kappas]
+        loss, drafting = self._slots.loss_of_one(assignment, tried, context)
+        if loss > self._account.held:
+            return nothing, assignment
+        self._drafting_s = drafting
+        return tried, assignment
+
+
+def _may_draft(row: RowState) -> bool:
+    """Whether a row may draft, and some drafter would."""
+    if not row.max_kappa or not row.proposers:
+        return False
+    return not row.signs or any(row.signs)
+
+
+def _sign(row: RowState, name: str) -> int:
+    """Return the sign that a drafter gave a row; 0 too where it may not draft for it."""
+    if name not in row.proposers:
+        return 0
+    return row.signs[row.proposers.index(name)] if row.signs else UNTOLD
 
 
 def _cut(choice: RowChoice, row: RowState) -> RowChoice:

@@ -1,4 +1,8 @@
-"""Drafts as slots: which of them to fill so that a pass commits most per second."""
+"""Drafts as slots: which of them to fill so that a pass commits most per second.
+
+Seconds are looked up: those of passes and of drafting are worked out once for a number of
+rows and a rounded context.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ from draftproof.planner.rounds import DraftCost, RoundCost
 
 __all__ = ["Admitted", "Beliefs", "SlotPricer"]
 
-#: Contexts that share a price of drafting, in tokens, and how many prices are kept.
+#: Contexts that share a price, in tokens, and how many prices are kept.
 CONTEXT_STEP = 128
 MOST_PRICES = 1024
 
@@ -27,14 +31,20 @@ class Admitted:
 
     Parameters
     ----------
-    kappas : ndarray of int64, shape (B,)
+    kappas : list of int, length B
         Drafts per row.
     gain : float
         Its expected tokens per second over those of plain decoding.
+    drafting_s : float
+        Seconds of drafting them.
+    loss : float
+        Plain steps that are lost if nothing is accepted.
     """
 
-    kappas: NDArray[np.int64]
+    kappas: list[int]
     gain: float
+    drafting_s: float = 0.0
+    loss: float = 0.0
 
 
 class SlotPricer:
@@ -55,13 +65,17 @@ class SlotPricer:
         self._drafters = dict(drafters)
         self._depths = max(max_kappa, 1)
         self._prices: dict[tuple[str, int, int], Floats] = {}
+        self._passes: dict[tuple[int, int], Floats] = {}
+        # Running sums of one row's drafting, and its passes: what a single row needs.
+        self._single: dict[tuple[str, int], tuple[list[float], list[float]]] = {}
 
     def admit(
         self,
         assignment: Sequence[str],
-        limits: NDArray[np.int64],
+        limits: Sequence[int],
         beliefs: Mapping[str, Beliefs],
         context: float,
+        spare: float = float("inf"),
     ) -> Admitted:
         """Find the best prefix of the slots, sorted by what they yield.
 
@@ -69,12 +83,14 @@ class SlotPricer:
         ----------
         assignment : sequence of str, length B
             The drafter of each row; empty for none.
-        limits : ndarray of int64, shape (B,)
+        limits : sequence of int, length B
             Most drafts of each row.
         beliefs : mapping of str to Beliefs
             What to expect of each drafter.
         context : float
             Cached tokens per row.
+        spare : float
+            Plain steps that may be lost if nothing is accepted.
 
         Returns
         -------
@@ -83,11 +99,14 @@ class SlotPricer:
         """
         batch, depths = len(assignment), self._depths
         used = list(dict.fromkeys(name for name in assignment if name))
-        if not used or not limits.any():
-            return Admitted(np.zeros(batch, dtype=np.int64), 1.0)
+        if not used or not any(limits):
+            return Admitted([0] * batch, 1.0)
+        if batch == 1:
+            return self._admit_one(used[0], limits[0], beliefs[used[0]], context, spare)
         survival, given = beliefs[used[0]]
         who = np.zeros(batch, dtype=np.int64)
-        if len(used) > 1 or not all(assignment):
+        is_plain = len(used) == 1 and all(assignment)
+        if not is_plain:
             who = np.asarray([used.index(name) if name else -1 for name in assignment])
             given = np.select([who == i for i in range(len(used))], [beliefs[n][1] for n in used])
             survival = np.select(
@@ -96,26 +115,93 @@ class SlotPricer:
         # Depth by depth, so that a stable sort by yield takes shallow slots first and
         # no draft has a hole. Within a depth the n-th best row pays the n-th price.
         worth = (survival * given[:, None]).T
-        allowed = np.arange(depths)[:, None] < limits
-        if len(used) > 1 or not all(assignment):
+        allowed = np.arange(depths)[:, None] < np.asarray(limits)
+        if not is_plain:
             allowed &= who >= 0
         worth[~allowed] = -1.0
         rows = np.argsort(-worth, axis=1, kind="stable")
         price = self.price(used[0], batch, context)
         if len(used) > 1:
             price = self._mixed_price(who[rows], used, context)
-        worth = worth[np.arange(depths)[:, None], rows].ravel()
+        worth = np.take_along_axis(worth, rows, axis=1).ravel()
         order = np.argsort(-worth, kind="stable")[: int(allowed.sum())]
         row_of = rows.ravel()[order]
-        sums = np.empty((3, len(order) + 1))
-        sums[:, 0] = batch, batch, 0.0
-        sums[0, 1:] = given[row_of]
-        sums[1, 1:] = worth[order]
-        sums[2, 1:] = price.ravel()[order]
-        tokens, yielded, drafting = sums.cumsum(axis=1)
-        pace = yielded / (self._cost.pass_seconds(batch, tokens, context) + drafting)
+        drafting = _running(0.0, price.ravel()[order])
+        yielded = _running(batch, worth[order])
+        passes = self.passes(batch, context)
+        certain = passes[: len(order) + 1]  # the pass where every draft comes
+        expected = certain
+        if (given < 1.0).any():
+            grid = np.arange(len(certain))
+            expected = np.interp(_running(0.0, given[row_of]), grid, certain)
+        pace = yielded / (expected + drafting)
+        # The drafts that may be lost all come.
+        loss = (certain + drafting) / passes[0] - 1.0
+        pace[1:][loss[1:] > spare] = 0.0
         best = int(pace.argmax())
-        return Admitted(np.bincount(row_of[:best], minlength=batch), float(pace[best] / pace[0]))
+        kappas = np.bincount(row_of[:best], minlength=batch).tolist()
+        gain = pace[best] * passes[0] / batch
+        return Admitted(kappas, float(gain), float(drafting[best]), float(loss[best]))
+
+    def loss_of_one(
+        self, assignment: Sequence[str], kappas: Sequence[int], context: float
+    ) -> tuple[float, float]:
+        """Return what a round of at most one draft per row loses if none is accepted.
+
+        Parameters
+        ----------
+        assignment : sequence of str, length B
+            The drafter of each row; empty for none.
+        kappas : sequence of int, length B
+            0 or 1.
+        context : float
+            Cached tokens per row.
+
+        Returns
+        -------
+        loss : float
+            In plain steps.
+        drafting_s : float
+            Seconds of drafting.
+        """
+        batch, drafting = len(assignment), 0.0
+        for name in dict.fromkeys(assignment):
+            count = sum(k for who, k in zip(assignment, kappas, strict=True) if who == name)
+            if name and count:
+                drafting += float(self.price(name, batch, context)[0, :count].sum())
+        passes = self.passes(batch, context)
+        return float((passes[sum(kappas)] + drafting) / passes[0]) - 1.0, drafting
+
+    def _admit_one(
+        self, name: str, limit: int, beliefs: Beliefs, context: float, spare: float
+    ) -> Admitted:
+        """Return the best length of a single row; arrays of this size cost more than lists."""
+        drafting, passes = self._single_sums(name, context)
+        plain, given = passes[0], float(beliefs[1][0])
+        most = plain * (1.0 + spare)
+        best, best_gain, yielded = 0, 1.0, 1.0
+        survival = beliefs[0][0].tolist()
+        for kappa in range(1, min(limit, self._depths) + 1):
+            if passes[kappa] + drafting[kappa] > most:
+                break
+            yielded += given * survival[kappa - 1]
+            seconds = given * passes[kappa] + (1.0 - given) * plain + drafting[kappa]
+            gain = yielded * plain / seconds
+            if gain > best_gain:
+                best, best_gain = kappa, gain
+        loss = (passes[best] + drafting[best]) / plain - 1.0
+        return Admitted([best], best_gain, drafting[best], loss)
+
+    def _single_sums(self, name: str, context: float) -> tuple[list[float], list[float]]:
+        bucket = round(context / CONTEXT_STEP)
+        held = self._single.get((name, bucket))
+        if held is None:
+            if len(self._single) >= MOST_PRICES:
+                self._single.clear()
+            drafting = _running(0.0, self.price(name, 1, context)[:, 0])
+            held = (drafting.tolist(), self.passes(1, context).tolist())
+            self._single[name, bucket] = held
+        return held
 
     def _mixed_price(self, who: NDArray[np.int64], used: Sequence[str], context: float) -> Floats:
         """Return the price of each slot where every drafter counts its own rows.
@@ -137,6 +223,31 @@ class SlotPricer:
             price = np.where(mine, own, price)
         return price
 
+    def passes(self, batch: int, context: float) -> Floats:
+        """Return the seconds of passes with 0, 1, ... drafts in all.
+
+        Parameters
+        ----------
+        batch : int
+            Rows.
+        context : float
+            Cached tokens per row; rounded, as in `price`.
+
+        Returns
+        -------
+        ndarray of float64, shape (batch * depths + 1,)
+            Kept for the next call.
+        """
+        bucket = round(context / CONTEXT_STEP)
+        held = self._passes.get((batch, bucket))
+        if held is None:
+            if len(self._passes) >= MOST_PRICES:
+                self._passes.clear()
+            tokens = np.arange(batch, batch * (self._depths + 1) + 1.0)
+            held = self._cost.pass_seconds(batch, tokens, bucket * CONTEXT_STEP)
+            self._passes[batch, bucket] = held
+        return held
+
     def price(self, name: str, batch: int, context: float) -> Floats:
         """Return the seconds that the n-th row at each depth adds to drafting.
 
@@ -147,7 +258,7 @@ class SlotPricer:
         batch : int
             Rows.
         context : float
-            Cached tokens per row; rounded, since drafting costs change slowly with it.
+            Cached tokens per row; rounded, since costs change slowly with it.
 
         Returns
         -------
@@ -167,3 +278,11 @@ class SlotPricer:
             ]
             held = self._prices[name, batch, bucket] = np.diff(np.stack(whole), axis=1)
         return held
+
+
+def _running(start: float, steps: Floats) -> Floats:
+    """Return the start and the sums of it and the first 1, 2, ... steps."""
+    sums = np.empty(len(steps) + 1)
+    sums[0], sums[1:] = start, steps
+    found: Floats = sums.cumsum()
+    return found

@@ -1,0 +1,192 @@
+"""What a drafter tells beforehand, what drafting may lose, and the single row's short cut."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from draftproof.core.kappa_policy import RowChoice, RowState
+from draftproof.core.types import StepRecord
+from draftproof.errors import ConfigError
+from draftproof.planner.account import Account
+from draftproof.planner.controller import ControllerConfig, GoodputController
+from draftproof.planner.cost import AffineCost
+from draftproof.planner.rounds import AutoregressiveDraft, ParallelDraft, RoundCost
+from draftproof.planner.slots import SlotPricer
+from draftproof.planner.tracker import AcceptanceTracker, TrackerConfig
+
+#: A pass of n tokens costs 0.8 + 0.2 n plain steps.
+COST = RoundCost(AffineCost(0.8, 0.2), ParallelDraft(0.01))
+
+
+def row(name="0", sign=(3,), most=15, proposers=("ngram",)):
+    return RowState(name, 100, most, proposers, sign)
+
+
+def play(controller, states, kept):
+    """Run one round; ``kept`` is how many drafts of each row survive."""
+    choices = controller.choose(states)
+    for state, choice in zip(states, choices, strict=True):
+        accepted = min(kept, choice.kappa)
+        controller.observe(StepRecord(state.request_id, 0, (0,) * choice.kappa, accepted, (0,)))
+    return [choice.kappa for choice in choices]
+
+
+def controller_of(**limits):
+    return GoodputController(COST, config=ControllerConfig(max_kappa=15, **limits))
+
+
+# Signs ------------------------------------------------------------------------------------------
+
+
+def test_a_firm_sign_drafts_far_at_once_and_a_faint_one_does_not():
+    firm, faint = (controller_of().choose([row(sign=(sign,))])[0].kappa for sign in (3, 1))
+    assert firm >= 6
+    assert faint <= 2
+
+
+def test_where_nothing_would_come_nothing_is_asked_for():
+    controller = controller_of()
+    for _ in range(200):  # no try after a pause either
+        assert controller.choose([row(sign=(0,))]) == [RowChoice(0)]
+    mixed = controller.choose([row("a", (0,)), row("b", (3,)), row("c", (0,))])
+    assert [choice.kappa > 0 for choice in mixed] == [False, True, False]
+
+
+def test_what_one_sign_taught_is_not_believed_of_another():
+    controller = controller_of(stake=6.0)
+    for _ in range(12):
+        play(controller, [row(sign=(1,))], 0)
+    low, high = (controller.survival("0", "ngram", sign)[0] for sign in (1, 3))
+    assert low < 0.25
+    assert high == pytest.approx(TrackerConfig().prior(3)[0])
+    assert controller.choose([row(sign=(1,))])[0].kappa == 0
+    assert controller.choose([row(sign=(3,))])[0].kappa > 0
+
+
+def test_a_decision_for_one_sign_holds_beside_that_for_another(monkeypatch):
+    controller = controller_of(decide_every=8)
+    for turn in range(60):
+        play(controller, [row(sign=(3 if turn % 2 else 2,))], 15)
+    decided = []
+    inner = controller._decide
+    monkeypatch.setattr(controller, "_decide", lambda rows: decided.append(1) or inner(rows))
+    for turn in range(64):
+        play(controller, [row(sign=(3 if turn % 2 else 2,))], 15)
+    # At most one for each sign in eight rounds, not one in every round.
+    assert len(decided) <= 18
+
+
+def test_of_two_drafters_the_one_that_would_answer_is_asked():
+    states = [row("a", (0, 3), proposers=("x", "y")), row("b", (3, 0), proposers=("x", "y"))]
+    assert [choice.proposer for choice in controller_of().choose(states)] == ["y", "x"]
+
+
+def test_signs_of_a_drafter_that_does_not_tell_are_as_none():
+    told, untold = controller_of(), controller_of()
+    for turn in range(30):
+        assert play(told, [row(sign=(-1,))], turn % 3) == play(untold, [row(sign=())], turn % 3)
+
+
+# The account ------------------------------------------------------------------------------------
+
+
+def test_the_account_adds_gains_and_keeps_no_more_than_its_most():
+    account = Account(2.0, 0.01, 3.0)
+    account.settle(-1.5)
+    assert account.held == pytest.approx(0.51)
+    account.settle(100.0)
+    assert account.held == 3.0
+    account.reset()
+    assert account.held == 2.0
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+@pytest.mark.parametrize("signs", [(), (3,)])
+def test_drafts_that_all_fail_lose_no_more_than_stake_and_allowance(batch, signs):
+    # Whatever is believed: the prior says that nearly everything is accepted.
+    sure = TrackerConfig(prior_rate=0.98, prior_strength=40.0, sign_priors=((0.98, 40.0),))
+    controller = controller_of(tracker=sure)
+    states = [row(str(i), signs) for i in range(batch)]
+    plain, rounds, spent = COST.plain_s(batch, 128), 300, 0.0
+    for _ in range(rounds):
+        kappas = play(controller, states, 0)
+        tokens = np.asarray([float(batch + sum(kappas))])
+        spent += float(COST.pass_seconds(batch, tokens, 128)[0]) + 0.01 * any(kappas)
+    limits = ControllerConfig()
+    assert plain * rounds < spent, "nothing was ever drafted"
+    assert spent <= plain * (rounds + limits.stake + limits.allowance * rounds) + 1e-9
+
+
+def test_without_a_bound_the_same_drafts_lose_far_more():
+    # The planted fault of the test above: an account that covers everything.
+    sure = TrackerConfig(prior_rate=0.98, prior_strength=40.0, shrinkage_rounds=400.0)
+    controller = controller_of(tracker=sure, stake=1e9, most_held=1e9)
+    lost = sum(sum(play(controller, [row(sign=())], 0)) * 0.2 for _ in range(40))
+    assert lost > 10 * (2.5 + 0.4)
+
+
+def test_gains_may_be_staked():
+    controller = controller_of(stake=0.5)
+    first = play(controller, [row()], 15)[0]
+    assert first <= 2
+    for _ in range(6):
+        last = play(controller, [row()], 15)[0]
+    assert last == 15
+
+
+def test_contradictory_bounds_are_refused():
+    for broken in ({"stake": -1.0}, {"stake": 9.0, "most_held": 8.0}, {"allowance": -0.1}):
+        with pytest.raises(ConfigError, match="stake"):
+            ControllerConfig(**broken)
+    with pytest.raises(ConfigError, match="prior_rate"):
+        TrackerConfig(sign_priors=((1.0, 2.0),))
+
+
+# Look-ups ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "draft", [ParallelDraft(0.2, 0.05), AutoregressiveDraft(AffineCost(0.1, 0.02))]
+)
+@pytest.mark.parametrize("spare", [0.7, 2.5, float("inf")])
+def test_a_single_row_is_priced_from_the_definition(draft, spare):
+    cost = RoundCost(AffineCost(1.0, 0.1), draft, speculative_s=0.05)
+    pricer = SlotPricer(cost, {}, 12)
+    rng = np.random.default_rng(3)
+    for _ in range(20):
+        survival = np.sort(rng.uniform(0.2, 1.0, 12))[::-1].copy()
+        limit, given = int(rng.integers(1, 13)), float(rng.choice([1.0, 0.4]))
+        beliefs = {"d": (survival[None, :], np.asarray([given]))}
+        found = pricer.admit(["d"], [limit], beliefs, 100.0, spare)
+        gains = {0: 1.0}
+        for kappa in range(1, limit + 1):
+            whole, plain = cost.round_s(1, kappa, 128.0), cost.plain_s(1, 128.0)
+            if whole > plain * (1.0 + spare):
+                break
+            drafting = whole - float(cost.pass_seconds(1, np.asarray([kappa + 1.0]), 128.0)[0])
+            seconds = given * whole + (1 - given) * (plain + drafting)
+            gains[kappa] = (1.0 + given * survival[:kappa].sum()) * plain / seconds
+        best = max(gains, key=lambda kappa: gains[kappa])
+        assert found.kappas == [best]
+        assert found.gain == pytest.approx(gains[best])
+
+
+def test_counts_do_not_depend_on_when_they_are_read():
+    # Rounds are counted all at once when somebody asks; weights are cut on the way.
+    eager, lazy = AcceptanceTracker(6), AcceptanceTracker(6)
+    short = TrackerConfig(request_memory=0.5, pool_memory=0.6)
+    for tracker in (eager, lazy):
+        tracker.config = short
+    rng = np.random.default_rng(5)
+    for _ in range(900):  # beyond what a weight may grow to
+        for name in ("a", "b"):
+            drafted = int(rng.integers(0, 7))
+            accepted = int(rng.integers(0, drafted + 1))
+            for tracker in (eager, lazy):
+                tracker.note(name, "d", drafted, accepted)
+        eager.beliefs(["a"], "d")
+    for found, expected in zip(
+        eager.beliefs(["a", "b"], "d"), lazy.beliefs(["a", "b"], "d"), strict=True
+    ):
+        assert found == pytest.approx(expected, rel=1e-12)

@@ -115,6 +115,17 @@ def test_all_forms_of_a_law_win_the_plain_race(logits: np.ndarray, named, temper
         assert law.race(noise) == expected
 
 
+@settings(max_examples=60, deadline=None)
+@given(rows, noises, st.integers(0, 2**32))
+def test_a_guess_changes_no_winner(logits: np.ndarray, named, other: int) -> None:
+    keys, extra = named
+    expected = plain_winner(PositionNoise(keys, len(logits) + extra)[:], weights_of(logits))
+    best, size = int(logits.argmax()), len(logits)
+    for guess in (expected, best, other % size, size - 1, size, size + 70_000):
+        for law in laws_of(logits, 1.0):
+            assert law.race_beside(PositionNoise(keys, size + extra), guess) == expected
+
+
 @pytest.mark.parametrize("limit", ["_FIRST_BLOCKS", "_FIRST_TOKENS"])
 def test_the_race_is_right_when_the_first_look_misses(monkeypatch, limit: str) -> None:
     # With one block, or one token, in the first look, most winners need the second.

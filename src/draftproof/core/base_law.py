@@ -90,6 +90,27 @@ class Law(ABC):
             noise it follows this law (2408.07978, section 3).
         """
 
+    def race_beside(
+        self,
+        noise: NDArray[np.float64] | PositionNoise,
+        guess: int,  # noqa: ARG002
+    ) -> int:
+        """Return what `race` returns, sooner where the guess is right.
+
+        Parameters
+        ----------
+        noise : PositionNoise, or ndarray of float64, shape (V,)
+            Unit-rate exponentials.
+        guess : int
+            Any token id; it changes no winner.
+
+        Returns
+        -------
+        int
+            See `race`.
+        """
+        return self.race(noise)
+
     @abstractmethod
     def dense(self) -> NDArray[np.float64]:
         """Return all probabilities, shape (V,), summing to 1."""

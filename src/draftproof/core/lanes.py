@@ -25,6 +25,7 @@ __all__ = [
     "depth_of",
     "lane_peaks",
     "members",
+    "place_of",
 ]
 
 _DEPTH_BITS, _WIDTH_BITS = 6, 10
@@ -55,6 +56,12 @@ def depth_of(ids: NDArray[np.intp]) -> NDArray[np.intp]:
     """Return where in their blocks some entries stand, in ``[0, DEPTH)``."""
     depths: NDArray[np.intp] = (ids >> _WIDTH_BITS) & (DEPTH - 1)
     return depths
+
+
+def place_of(entry: int) -> tuple[int, int]:
+    """Return the block of one entry and where in it the entry stands."""
+    block = (entry >> _SPAN_BITS << _WIDTH_BITS) | (entry & (WIDTH - 1))
+    return block, (entry >> _WIDTH_BITS) & (DEPTH - 1)
 
 
 def members(blocks: NDArray[np.intp], size: int) -> NDArray[np.intp]:

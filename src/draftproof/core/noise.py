@@ -21,18 +21,20 @@ variation from that of ideal noise, below the float32 rounding of the weights.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from draftproof.core.lanes import DEPTH, block_count, block_of, depth_of, members
+from draftproof.core.lanes import DEPTH, block_count, block_of, depth_of, members, place_of
 
 __all__ = ["PositionNoise"]
 
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+_MASK = (1 << 64) - 1
 #: Bounds may err by roundings of weights and of the exponential; this covers them.
 _SLACK = 1.0 + 2.0**-16
 #: Cells of a uniform.
@@ -40,6 +42,8 @@ _CELLS = 2.0**52
 #: How many blocks, and how many tokens, are looked at first. The winner is nearly
 #: always among them; a later look is right whatever these are.
 _FIRST_BLOCKS, _FIRST_TOKENS = 32, 64
+#: So few tokens are compared number by number.
+_FEW = 24
 #: For vocabularies up to this size all noise is made: fewer calls, each of them short.
 _SMALL = 1024
 
@@ -111,7 +115,9 @@ class PositionNoise:
         noise += above
         return noise
 
-    def winner(self, peaks: NDArray[Any], weigh: Weigh, size: int) -> int:
+    def winner(
+        self, peaks: NDArray[Any], weigh: Weigh, size: int, guess: tuple[int, float] | None = None
+    ) -> int:
         """Return the argmin of noise / weight over a whole row.
 
         Parameters
@@ -122,6 +128,9 @@ class PositionNoise:
             Weights of given token ids, not negative.
         size : int
             Number of entries of the row, at most V.
+        guess : tuple of (int, float), optional
+            A token below ``size`` that may well win, and its weight but for a thousandth.
+            It saves work and changes no winner.
 
         Returns
         -------
@@ -138,6 +147,10 @@ class PositionNoise:
         if self._blocks is None:
             self._blocks = self._make(np.arange(block_count(self._size)))
         bounds = _divided(self._blocks[0][: len(peaks)], peaks)
+        if guess is not None:
+            token = self._winner_before(self._latest(*guess), bounds, weigh, size)
+            if token is not None:
+                return token
         opened, next_bound = _earliest(bounds, _FIRST_BLOCKS)
         ids = members(opened, size)
         token, limit = self._first(ids, weigh(ids))
@@ -145,6 +158,67 @@ class PositionNoise:
             ids = members(np.flatnonzero(bounds <= limit), size)
             token, _ = self._first(ids, weigh(ids))
         return token
+
+    def _winner_before(
+        self, limit: float, bounds: NDArray[np.float64], weigh: Weigh, size: int
+    ) -> int | None:
+        """Return the winner if few blocks may hold an arrival before a bound, else None."""
+        opened = np.flatnonzero(bounds <= limit)
+        if not 0 < len(opened) <= _FIRST_BLOCKS:
+            return None
+        ids = members(opened, size)
+        weights, (cells, places) = weigh(ids), self._at_blocks(block_of(ids))
+        tried = np.flatnonzero(_divided(cells, weights) <= limit)
+        ids, weights, cells, places = ids[tried], weights[tried], cells[tried], places[tried]
+        token = self._clear_winner(ids, weights, cells, places) if len(ids) <= _FEW else None
+        return self._compared(ids, weights, cells, places)[0] if token is None else token
+
+    def _clear_winner(
+        self,
+        ids: NDArray[np.intp],
+        weights: NDArray[Any],
+        cells: NDArray[np.float64],
+        places: NDArray[np.intp],
+    ) -> int | None:
+        """Return the winner unless the runner-up is so close that a logarithm's rounding counts.
+
+        Number by number, which for few tokens takes less than one call per operation.
+        """
+        winner, first, second = None, math.inf, math.inf
+        entries = zip(ids.tolist(), weights.tolist(), cells.tolist(), places.tolist(), strict=True)
+        for token, weight, cell, place in entries:
+            if not weight > 0.0:
+                continue
+            arrival = self._exponential(token, cell, place) / weight
+            if arrival < first:
+                winner, first, second = token, arrival, first
+            elif arrival < second:
+                second = arrival
+        return winner if first < second * (1.0 - 2.0**-40) else None
+
+    def _latest(self, token: int, weight: float) -> float:
+        """Return a bound that no arrival before this token's exceeds, without an array."""
+        assert self._blocks is not None  # narrows the type
+        if not weight > 0.0:
+            return math.inf
+        block, _ = place_of(token)
+        cells, places = self._blocks
+        arrival = self._exponential(token, cells.item(block), places.item(block)) / weight
+        return arrival * ((1.0 + 2.0**-9) * _CELLS * DEPTH)
+
+    def _exponential(self, token: int, cell: float, place: int) -> float:
+        """Return the noise of one token, up to the rounding of a logarithm."""
+        noise = -math.log1p(cell / -_CELLS) / DEPTH
+        if place_of(token)[1] != place:
+            noise -= math.log1p(((self._word(2 * token) >> 12) + 0.5) / -_CELLS)
+        return noise
+
+    def _word(self, counter: int) -> int:
+        """Return one of `_words`."""
+        word = ((counter ^ int(self._keys[1])) * int(_GAMMA) + int(self._keys[0])) & _MASK
+        word = ((word ^ (word >> 30)) * int(_FIRST)) & _MASK
+        word = ((word ^ (word >> 27)) * int(_SECOND)) & _MASK
+        return word ^ (word >> 31)
 
     def winner_among(self, ids: NDArray[np.intp], weights: NDArray[Any]) -> int:
         """Return the argmin of noise / weight over some tokens.

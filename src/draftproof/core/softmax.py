@@ -123,6 +123,11 @@ class Softmax:
         """Return the weights from one token up to another; not after `settle`."""
         return soften(self._logits[start:stop], self._peak, self._temperature)
 
+    def about(self, token: int) -> float:
+        """Return a token's weight but for a thousandth, 0 where it may be denormal."""
+        shifted = (self._logits.item(token) - self._peak) / self._temperature
+        return math.exp(shifted) if shifted > _SMALL else 0.0
+
     def prob_range(self, token: int) -> tuple[float, float] | None:
         """Return bounds of a token's probability, None where they are not known cheaply.
 

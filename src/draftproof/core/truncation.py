@@ -83,6 +83,9 @@ def largest(
 
 def _top(held: NDArray[Any], count: int) -> NDArray[np.intp]:
     cut = np.partition(held, len(held) - count)[len(held) - count]
+    reaching = np.flatnonzero(held >= cut)
+    if len(reaching) == count:  # no ties
+        return reaching
     above = np.flatnonzero(held > cut)
     ties = np.flatnonzero(held == cut)[: count - len(above)]
     return np.sort(np.concatenate([above, ties]))

@@ -15,7 +15,7 @@ from draftproof.core.types import Draft, Verdict
 __all__ = ["race_token", "verify_coupled"]
 
 
-def race_token(law: Law, coins: RoundCoins, i: int) -> int:
+def race_token(law: Law, coins: RoundCoins, i: int, guess: int | None = None) -> int:
     """Return the winner of the race at offset ``i``.
 
     Parameters
@@ -26,6 +26,8 @@ def race_token(law: Law, coins: RoundCoins, i: int) -> int:
         Provides ``noise(i, V)``; not asked when one token is certain.
     i : int
         Offset in the round.
+    guess : int, optional
+        The draft there, 0 or more. Right or wrong, it changes no winner.
 
     Returns
     -------
@@ -34,7 +36,8 @@ def race_token(law: Law, coins: RoundCoins, i: int) -> int:
     """
     if law.is_one_hot:
         return law.draw(0.0)
-    return law.race(coins.noise(i, law.vocab_size))
+    noise = coins.noise(i, law.vocab_size)
+    return law.race(noise) if guess is None else law.race_beside(noise, guess)
 
 
 def verify_coupled(draft: Draft, law_at: Callable[[int], Law], coins: RoundCoins) -> Verdict:
@@ -62,7 +65,7 @@ def verify_coupled(draft: Draft, law_at: Callable[[int], Law], coins: RoundCoins
     on the noise of earlier positions only.
     """
     for i, token in enumerate(draft.token_ids):
-        winner = race_token(law_at(i), coins, i)
+        winner = race_token(law_at(i), coins, i, token)
         if winner != token:
             return Verdict(i, winner, "recovered")
     last = len(draft)

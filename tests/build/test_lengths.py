@@ -10,7 +10,13 @@ import numpy as np
 import pytest
 
 from draftproof.build import SpeculativeConfig
-from draftproof.build.lengths import BUILT_IN_MS, BUILT_IN_TOKENS, built_in_cost, make_policy
+from draftproof.build.lengths import (
+    BUILT_IN_MS,
+    BUILT_IN_TOKENS,
+    built_in_cost,
+    drafter_key,
+    make_policy,
+)
 from draftproof.core.kappa_policy import RowState
 from draftproof.core.types import ModelInfo, StepRecord
 from draftproof.errors import ConfigError
@@ -62,9 +68,10 @@ def converge(policy, accept, rounds=60, proposer="ngram", batch=1):
 # What may be asked for --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", ["ngram", "suffix", "prediction"])
+@pytest.mark.parametrize("method", ["ngram", "suffix", "prediction", "early_exit"])
 def test_auto_has_a_most_that_every_mode_allows(method):
-    config = SpeculativeConfig.parse({"method": method, "num_speculative_tokens": "auto"})
+    value = {"method": method, "num_speculative_tokens": "auto"}
+    config = SpeculativeConfig.parse(value | ({"num_layers": 2} if method == "early_exit" else {}))
     assert config.is_auto
     assert 8 <= config.kappa <= 15
 
@@ -174,6 +181,45 @@ def test_a_draft_model_needs_its_costs(tmp_path):
     lacking = profile_at(tmp_path / "p.json")
     with pytest.raises(ConfigError, match="'draft-model' is not in the profile"):
         policy_of({**value, "profile": lacking}, proposer="draft-model")
+
+
+@pytest.mark.parametrize(
+    ("value", "key"),
+    [
+        ({"method": "early_exit", "num_layers": 6}, "early-exit:6"),
+        ({"method": "draft_head", "model": "a-head"}, "draft-head"),
+        ({"method": "hybrid", "num_layers": 4}, "early-exit:4"),
+        ({"method": "hybrid", "model": "small.gguf"}, "draft-model"),
+    ],
+)
+def test_what_drafts_with_layers_or_a_head_is_priced_by_its_own_name(tmp_path, value, key):
+    value = {**value, "num_speculative_tokens": "auto"}
+    assert drafter_key(SpeculativeConfig.parse(value)) == key
+    with pytest.raises(ConfigError, match="draftproof calibrate -m MODEL"):
+        policy_of(value, proposer="x")
+    lacking = profile_at(tmp_path / "lacking.json", drafters=("ngram", "early-exit:5"))
+    with pytest.raises(ConfigError, match=f"'{key}' is not in the profile; measured: ngram, early"):
+        policy_of({**value, "profile": lacking}, proposer="x")
+    priced = profile_at(tmp_path / "priced.json", drafters=("ngram", key))
+    policy, note = policy_of({**value, "profile": priced}, proposer="x")
+    assert not note
+    assert converge(policy, accept=9, proposer="x")[0] >= 6
+
+
+def test_the_price_of_a_draft_decides(tmp_path):
+    # Passes are flat: only the drafting itself can make drafts not pay.
+    value = {"method": "early_exit", "num_layers": 6, "num_speculative_tokens": "auto"}
+    lengths = []
+    for each_s in (1e-4, 5e-2):
+        path = tmp_path / f"{each_s}.json"
+        profile_at(path, lambda tokens: 0.02 + 1e-5 * tokens, drafters=("early-exit:6",))
+        document = json.loads(path.read_text())
+        table = document["drafters"]["early-exit:6"]
+        table["seconds"] = [[each_s * kappa for kappa in table["kappas"]]] * 2
+        path.write_text(json.dumps(document))
+        lengths.append(converge(policy_of({**value, "profile": str(path)})[0], accept=9)[0])
+    assert lengths[0] >= 6
+    assert lengths[1] == 0
 
 
 # Built-in costs ---------------------------------------------------------------------------------

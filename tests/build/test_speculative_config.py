@@ -69,10 +69,6 @@ def test_zero_tokens_switch_speculation_off():
             {"method": "hybrid", "num_layers": 2, "vocab_mapping": "none"},
             "vocab_mapping has no effect with num_layers 2",
         ),
-        (
-            {"method": "early-exit", "num_layers": 2, "num_speculative_tokens": "auto"},
-            "'auto' knows no costs of an early exit",
-        ),
         ({"model": "x", "vocab_mapping": "bytes"}, "vocab_mapping: .*'retokenise'.* got 'bytes'"),
         ({"method": "ngram", "vocab_mapping": "none"}, "vocab_mapping has no effect"),
         (

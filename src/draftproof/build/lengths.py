@@ -15,13 +15,21 @@ from draftproof.build.speculative import SpeculativeConfig
 from draftproof.core.kappa_policy import KappaPolicy
 from draftproof.core.types import ModelInfo
 from draftproof.errors import ConfigError
+from draftproof.models.head_files import is_head
 
 if TYPE_CHECKING:
     from draftproof.planner.cost import Floats
     from draftproof.planner.profile import Profile
     from draftproof.planner.rounds import RoundCost
 
-__all__ = ["BUILT_IN_MS", "BUILT_IN_TOKENS", "PassesByTokens", "built_in_cost", "make_policy"]
+__all__ = [
+    "BUILT_IN_MS",
+    "BUILT_IN_TOKENS",
+    "PassesByTokens",
+    "built_in_cost",
+    "drafter_key",
+    "make_policy",
+]
 
 #: Tokens of a pass, and its milliseconds by precision: SmolLM2-135M on OpenVINO, 2 cores
 #: with AVX2, the fastest pass of either shape (one row, or one token per row) in
@@ -38,9 +46,7 @@ BUILT_IN_MS: Final = MappingProxyType(
 #: ``draftless.json`` and ``engine_overhead.json`` in the same folder, rounded up.
 _LOOKUP_S, _STEP_S, _TOKEN_S = 1e-4, 4e-4, 1e-4
 #: Drafters that were not measured by themselves and the measured one that costs the same.
-_PRICED_AS: Final = MappingProxyType(
-    {"suffix": "ngram", "prediction": "ngram", "hybrid": "draft-model"}
-)
+_PRICED_AS: Final = MappingProxyType({"suffix": "ngram", "prediction": "ngram"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +94,28 @@ def built_in_cost(precision: str) -> RoundCost:
     return RoundCost(passes, ParallelDraft(per_row_s=_LOOKUP_S), _STEP_S, _TOKEN_S)
 
 
+def drafter_key(config: SpeculativeConfig) -> str:
+    """Return the name under which a profile holds what a drafter costs.
+
+    Parameters
+    ----------
+    config : SpeculativeConfig
+        The configuration.
+
+    Returns
+    -------
+    str
+        ``"early-exit:8"`` after the first 8 layers, ``"draft-head"``, ``"draft-model"``, or the
+        name of a drafter without a model. A hybrid is priced as what drafts in it with a model.
+    """
+    if config.num_layers is not None:
+        return f"early-exit:{config.num_layers}"
+    if config.model is None:
+        return config.method
+    is_told = config.method == "draft_head" or is_head(config.model)
+    return "draft-head" if is_told else "draft-model"
+
+
 def make_policy(
     config: SpeculativeConfig, target: ModelInfo, proposer: str
 ) -> tuple[KappaPolicy | None, str]:
@@ -112,8 +140,8 @@ def make_policy(
     Raises
     ------
     ConfigError
-        If the profile is missing, damaged or without the drafter, or costs of a draft
-        model are needed and there is no profile.
+        If the profile is missing, damaged or without the drafter, or the drafter runs a
+        model and there is no profile.
     """
     schedule = config.num_speculative_tokens_per_batch_size
     if schedule is not None:
@@ -129,12 +157,14 @@ def make_policy(
         from draftproof.planner.profile import read_profile
 
         profile = read_profile(config.profile)
-        controller = GoodputController(_measured(profile, proposer), config=limits)
+        controller = GoodputController(_measured(profile, config), config=limits)
         return controller, _doubt(profile, target)
-    if config.model is not None:
+    if config.model is not None or config.num_layers is not None:
+        key = drafter_key(config)
+        option = f"--draft {key}" if config.num_layers is not None else "-md DRAFT"
         raise ConfigError(
-            "num_speculative_tokens 'auto' needs to know what the draft model costs; expected "
-            "profile: the path that 'draftproof calibrate -m MODEL -md DRAFT' prints"
+            f"num_speculative_tokens 'auto' needs to know what drafting by {key} costs; expected "
+            f"profile: the path that 'draftproof calibrate -m MODEL {option}' prints"
         )
     note = (
         f"draft lengths follow built-in costs (SmolLM2-135M in {_priced(target.precision)}, "
@@ -147,10 +177,11 @@ def _priced(precision: str) -> str:
     return precision if precision in BUILT_IN_MS else "f32"
 
 
-def _measured(profile: Profile, proposer: str) -> RoundCost:
+def _measured(profile: Profile, config: SpeculativeConfig) -> RoundCost:
     """Return the profile's costs with the drafter, or with one that costs the same."""
-    names = (proposer, _PRICED_AS.get(proposer, proposer))
-    return profile.round_cost(next((name for name in names if name in profile.drafters), proposer))
+    key = drafter_key(config)
+    names = (key, _PRICED_AS.get(key, key))
+    return profile.round_cost(next((name for name in names if name in profile.drafters), key))
 
 
 def _doubt(profile: Profile, target: ModelInfo) -> str:

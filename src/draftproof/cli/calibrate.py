@@ -32,6 +32,14 @@ def calibrate(
     ctx: typer.Context,
     model: o.Model = "smollm2",
     draft_model: o.DraftModel = None,
+    drafts: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--draft",
+            metavar="METHOD:VALUE",
+            help="Price 'early-exit:8', 'draft-head:HEAD' or 'draft-model:MODEL' too; repeatable.",
+        ),
+    ] = None,
     precision: o.PrecisionOf = o.Precision.INT8,
     draft_precision: o.DraftPrecision = None,
     threads: o.Threads = None,
@@ -61,7 +69,8 @@ def calibrate(
 
     context: CliContext = ctx.obj
     notes = Notes(quiet=quiet)
-    if draft_precision is not None and draft_model is None:
+    configs = _drafters(draft_model, drafts or [])
+    if draft_precision is not None and not any("model" in each for each in configs.values()):
         raise ConfigError(f"--draft-precision {draft_precision} needs --draft-model")
     grid = CalibrationGrid(
         numbers("--batches", batches),
@@ -92,21 +101,25 @@ def calibrate(
         samples = {"ngram": _rounds(engine, "ngram", grid.batches, notes)}
     finally:
         engine.close()
-    if draft_model is not None:
-        engine = load({"method": "draft_model", "model": draft_model})
+    for name, config in configs.items():
+        engine = load(config)
         try:
-            name = engine.core.default_proposer
-            samples[name] = _rounds(engine, name, grid.batches, notes)
+            samples[name] = _rounds(engine, engine.core.default_proposer, grid.batches, notes)
         finally:
             engine.close()
+    # Of n-grams alone: what a round with a model takes beyond it is the price of its drafts.
+    beside = fit_overheads(samples["ngram"])
     profile = Profile(
         model=info.name,
         runtime=info.runtime,
         precision=precision.value,
         machine=_machine(threads),
         cells=tuple(cells),
-        drafters={name: draft_table(held) for name, held in samples.items()},
-        overheads=fit_overheads([each for held in samples.values() for each in held]),
+        drafters={
+            name: draft_table(held, None if name == "ngram" else beside)
+            for name, held in samples.items()
+        },
+        overheads=beside,
         rates=rates,
     )
     path = output or default_profile_path(context.cache_dir, info.name, precision.value)
@@ -118,6 +131,34 @@ def calibrate(
     else:
         _show(context, profile)
         write_data(f"{path}\n")
+
+
+def _drafters(draft_model: str | None, drafts: list[str]) -> dict[str, dict[str, Any]]:
+    """Return the configurations of drafters with a model, by the name that prices them."""
+    from draftproof.build.lengths import drafter_key
+    from draftproof.build.speculative import SpeculativeConfig
+    from draftproof.cli.values import speculative_config
+
+    words: list[tuple[str, str | None, str | None]] = []
+    if draft_model is not None:
+        words.append((f"--draft-model {draft_model}", draft_model, None))
+    words += [(f"--draft {draft}", None, draft) for draft in drafts]
+    found: dict[str, dict[str, Any]] = {}
+    for option, model, draft in words:
+        config = speculative_config(
+            None, draft_model=model, num_speculative_tokens=None, rule=None, draft=draft
+        )
+        parsed = SpeculativeConfig.parse(config)
+        if parsed.method not in ("draft_model", "draft_head", "early_exit"):
+            raise ConfigError(
+                f"{option}: expected early-exit:LAYERS, draft-head:HEAD or draft-model:MODEL; "
+                "lookups are always measured"
+            )
+        name = drafter_key(parsed)
+        if name in found:
+            raise ConfigError(f"{option}: a profile holds one {name}, and two are given")
+        found[name] = config
+    return found
 
 
 def numbers(option: str, text: str) -> tuple[int, ...]:
@@ -233,8 +274,11 @@ def _show(context: CliContext, profile: Profile) -> None:
             f"time than x {left.width}"
         )
     for name, draft in profile.drafters.items():
-        each = draft.seconds[0, 0] * 1e3
-        console.print(f"drafts by {name}: {each:.2f} ms for one row and one token")
+        first, last = draft.seconds[0, 0] * 1e3, draft.seconds[0, -1] * 1e3
+        console.print(
+            f"drafts by {name}: {first:.2f} ms for one row and one token, {last:.2f} ms for "
+            f"{draft.kappas[-1]}"
+        )
     over = profile.overheads
     console.print(
         f"beside the pass: {over.step_s * 1e3:.2f} ms per step, {over.token_s * 1e6:.0f} µs per "

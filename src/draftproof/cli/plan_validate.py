@@ -63,11 +63,7 @@ def validate_profile(
 
     profile = read_profile(path)
     name = drafter or "ngram"
-    if (name == "ngram") != (draft is None):
-        raise ConfigError(f"--drafter {name} with --draft {draft}; they do not fit")
-    config: dict[str, Any] = {"method": "ngram"}
-    if draft is not None:
-        config = {"method": "draft_model", "model": draft}
+    config = _config_of(name, draft)
     notes = Notes(quiet=quiet)
     engine = context.load(
         profile.model,
@@ -95,6 +91,19 @@ def validate_profile(
             f"the median error is {found.median_error:.1%}; expected at most "
             f"{PROMISED_MEDIAN:.0%}. hint: calibrate again on an idle machine"
         )
+
+
+def _config_of(name: str, draft: str | None) -> dict[str, Any]:
+    """Return the configuration of a profile's drafter."""
+    exit_of, colon, layers = name.partition(":")
+    if draft is None:
+        if name == "ngram":
+            return {"method": "ngram"}
+        if exit_of == "early-exit" and colon and layers.isdecimal():
+            return {"method": "early_exit", "num_layers": int(layers)}
+    elif name in ("draft-model", "draft-head"):
+        return {"method": name.replace("-", "_"), "model": draft}
+    raise ConfigError(f"--drafter {name} with --draft {draft}; they do not fit")
 
 
 def _show(context: CliContext, found: Validation, *, as_json: bool) -> None:

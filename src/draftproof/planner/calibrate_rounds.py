@@ -153,13 +153,17 @@ def _steps(
     return samples
 
 
-def draft_table(samples: Sequence[RoundSample]) -> TableDraft:
+def draft_table(samples: Sequence[RoundSample], beside: Overheads | None = None) -> TableDraft:
     """Arrange the drafting times of measured rounds in a table.
 
     Parameters
     ----------
     samples : sequence of RoundSample
         Rounds of one drafter.
+    beside : Overheads, optional
+        What steps cost beside pass and drafting. What the rounds took beyond it is the
+        drafter's too: a draft head is told hidden states after each pass. Nothing is added
+        when None.
 
     Returns
     -------
@@ -178,13 +182,22 @@ def draft_table(samples: Sequence[RoundSample]) -> TableDraft:
     seconds = np.asarray(
         [
             [
-                median(s.draft_s for s in samples if s.batch == batch and s.kappa == kappa)
+                median(
+                    _drafting(s, beside) for s in samples if s.batch == batch and s.kappa == kappa
+                )
                 for kappa in kappas
             ]
             for batch in batches
         ]
     )
     return TableDraft(batches, kappas, seconds)
+
+
+def _drafting(sample: RoundSample, beside: Overheads | None) -> float:
+    if beside is None:
+        return sample.draft_s
+    known = beside.step_s + beside.token_s * sample.tokens + beside.speculative_s
+    return sample.draft_s + max(sample.other_s - known, 0.0)
 
 
 def fit_overheads(samples: Sequence[RoundSample]) -> Overheads:

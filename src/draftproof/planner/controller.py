@@ -32,7 +32,7 @@ __all__ = ["ControllerConfig", "GoodputController"]
 #: Plain decoding of a row.
 _NOTHING = RowChoice(0)
 #: Plain steps by which the account may fall while a decision holds.
-_SURPRISE = 0.5
+_SURPRISE = 0.3
 #: Rounds without drafts before the first try of a call, when nothing is known.
 _FIRST_PAUSE = 2
 

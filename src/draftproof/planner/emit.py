@@ -27,7 +27,8 @@ class Emission:
     target : str
         The target, as the engine names it.
     draft : str, optional
-        The draft model; None for n-gram lookup.
+        The draft model; None for n-gram lookup; ``"early-exit:8"`` and ``"draft-head"`` as a
+        profile names them.
     """
 
     target: str
@@ -54,11 +55,14 @@ def emit(plan: Plan, engine: str, names: Emission) -> str:
     Raises
     ------
     ConfigError
-        If the engine is unknown.
+        If the engine is unknown, or has no such drafter.
     """
     writer = EMITTERS.get(engine)
     if writer is None:
         raise ConfigError(f"no output for engine {engine!r}; expected {', '.join(EMITTERS)}")
+    ours = names.draft is not None and names.draft.partition(":")[0] in ("early-exit", "draft-head")
+    if ours and engine != "draftproof":
+        raise ConfigError(f"{engine} has no drafter {names.draft}; expected --emit draftproof")
     return writer(plan, names)
 
 
@@ -145,14 +149,23 @@ def _draftproof(plan: Plan, names: Emission) -> str:
     most = _most(plan)
     if not most:
         return json.dumps({"method": "none"}) + "\n"
-    config: dict[str, object] = {"method": "ngram"}
-    if names.draft is not None:
-        config = {"method": "draft_model", "model": names.draft}
+    config = _ours(names.draft)
     config["num_speculative_tokens"] = most
     ranges = _ranges(plan)
     if len(ranges) > 1:
         config["num_speculative_tokens_per_batch_size"] = [list(each) for each in ranges]
     return json.dumps(config) + "\n"
+
+
+def _ours(draft: str | None) -> dict[str, object]:
+    if draft is None:
+        return {"method": "ngram"}
+    kind, _colon, layers = draft.partition(":")
+    if kind == "early-exit":
+        return {"method": "early_exit", "num_layers": int(layers)}
+    if kind == "draft-head":
+        return {"method": "draft_head", "model": "HEAD"}
+    return {"method": "draft_model", "model": draft}
 
 
 def _no_schedule(plan: Plan, engine: str) -> str:

@@ -25,7 +25,7 @@ class ControllerConfig:
         Rounds without drafts after which a row tries again, at the earliest.
     probe_most : int, default 512
         The pause doubles with each try in vain, up to this.
-    decide_every : int, default 8
+    decide_every : int, default 4
         Rounds for which a decision holds at most while the batch stays nearly the same;
         fewer while requests are young, since beliefs move fast then.
     stake, allowance, most_held : float
@@ -43,10 +43,10 @@ class ControllerConfig:
     min_gain: float = 0.01
     probe_after: int = 16
     probe_most: int = 512
-    decide_every: int = 8
+    decide_every: int = 4
     stake: float = 2.5
     allowance: float = 0.01
-    most_held: float = 6.0
+    most_held: float = 10.0
     forget_after_call: bool = True
     tracker: TrackerConfig = field(default_factory=TrackerConfig)
 

@@ -9,9 +9,11 @@ TORCH_TESTS := tests/torch_backend tests/device tests/audit_subjects/test_transf
 LLAMA_CPP_TESTS := tests/llama_cpp_backend
 # Tests of the server's pages, in a browser.
 BROWSER_TESTS := tests/server/test_playground.py tests/server/test_playground_access.py
-LEFT_OUT := $(addprefix --ignore=,$(TORCH_TESTS) $(LLAMA_CPP_TESTS) $(BROWSER_TESTS))
+# Draws on a Ray cluster; they skip themselves where Ray is not installed.
+RAY_TESTS := tests/audit_ray
+LEFT_OUT := $(addprefix --ignore=,$(TORCH_TESTS) $(LLAMA_CPP_TESTS) $(BROWSER_TESTS) $(RAY_TESTS))
 
-.PHONY: help setup demo test lint types unit torch-tests model-tests test-llamacpp test-browser clean
+.PHONY: help setup demo test lint types unit torch-tests model-tests test-llamacpp test-browser test-ray clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -28,7 +30,7 @@ setup: $(STAMP)  ## Make the local virtual environment
 demo: $(STAMP)  ## Decode two prompts with a real model, with and without speculation
 	$(BIN)/draftproof demo
 
-test: lint types unit model-tests torch-tests test-llamacpp test-browser  ## Everything that must be green
+test: lint types unit model-tests torch-tests test-llamacpp test-browser test-ray  ## Everything that must be green
 
 lint: $(STAMP)  ## Style, import directions, docstrings
 	$(BIN)/ruff check .
@@ -59,6 +61,10 @@ test-llamacpp: $(STAMP)  ## Tests of the llama.cpp runtime, which this compiles 
 test-browser: $(STAMP)  ## Tests of the server's pages in a Chromium of this machine; left out where there is none
 	$(BIN)/python -m pip install --quiet --editable '.[dev,browser]'
 	$(BIN)/python -m pytest -rs $(BROWSER_TESTS)
+
+test-ray: $(STAMP)  ## Audits on a Ray cluster of two local nodes
+	$(BIN)/python -m pip install --quiet --editable '.[dev,ray]'
+	$(BIN)/python -m pytest -rs $(RAY_TESTS)
 
 clean:  ## Remove the virtual environment and caches
 	rm -rf $(VENV) dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -2,17 +2,21 @@
 
 import json
 import random
+import sys
 from functools import reduce
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from draftproof.audit import Certificate, Evidence, Plan
 from draftproof.audit.draft_totals import DraftTotals
 from draftproof.audit.subjects import Draws, Policy, RoundKind, TableRecipe, prompt_evidence
 from draftproof.audit.subjects.fan_out import draw_in_looks
 from draftproof.audit.subjects.parts import Part, Work, gather, shares
+from draftproof.audit.subjects.ray_crew import _draw_part
 from draftproof.audit.subjects.table_engine import PROMPT
+from draftproof.cli import CliContext, app
 from draftproof.core.params import SamplingParams
 from draftproof.errors import BackendError, ConfigError, InvariantError
 
@@ -146,3 +150,27 @@ def test_draws_that_nobody_asked_for_are_refused():
 def test_processes_and_a_cluster_are_not_both_taken():
     with pytest.raises(ConfigError, match="expected one of them"):
         list(draw_in_looks(Echo, JOBS, [4], first_seed=1, processes=2, ray="auto"))
+
+
+def test_without_ray_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ConfigError, match=r"draftproof\[ray\]"):
+        list(draw_in_looks(Echo, JOBS, [4], first_seed=1, ray="auto"))
+
+
+def test_a_worker_of_another_version_is_refused():
+    with pytest.raises(ConfigError, match="expected 0.0.0, as here"):
+        _draw_part(b"", Work(JOBS, 4, 1), Part(0, 4), "0.0.0")
+
+
+def test_the_command_refuses_processes_beside_a_cluster(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    size = ("--draws", "40", "--seed", "1", "-q")
+    for words, said in [
+        (("--table", "--processes", "2", "--ray", "auto"), "--processes 2 and --ray"),
+        (("--table", "--ray", "auto", *size), "draftproof[ray]"),
+        (("--greedy", "--ray", "auto"), "--ray: of no use with --greedy"),
+    ]:
+        found = CliRunner().invoke(app, ["audit", "engine", *words], obj=CliContext())
+        assert found.exit_code == 2, found.output
+        assert said in found.stderr

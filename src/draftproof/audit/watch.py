@@ -54,6 +54,7 @@ def watch(
     plan: Plan,
     first_seed: int,
     processes: int = 1,
+    ray: str | None = None,
     say: Callable[[str], None] = lambda _line: None,
 ) -> SequentialEvidence:
     """Draw until the evidence raises the alarm, or the budget is spent.
@@ -74,6 +75,8 @@ def watch(
         See `draftproof.audit.subjects.fan_out.draw_in_looks`.
     processes : int, default 1
         Processes that draw.
+    ray : str, optional
+        Address of a Ray cluster that draws instead.
     say : callable of str
         Gets a line after each look.
 
@@ -95,6 +98,7 @@ def watch(
         look_ends(budget),
         first_seed=first_seed,
         processes=processes,
+        ray=ray,
     )
     for new in portions:
         drawn = new if not drawn else [a.merge(b) for a, b in zip(drawn, new, strict=True)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,7 +15,8 @@ from draftproof.cli import options as o
 from draftproof.cli import values as v
 from draftproof.cli.audit_finish import Outputs, finish, versions
 from draftproof.cli.audit_sequential import drawn_evidence
-from draftproof.cli.context import CliContext, Loader, Notes
+from draftproof.cli.context import CliContext, Loader
+from draftproof.cli.flat_options import flat
 from draftproof.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ def _silent(_line: str) -> None:
     """Say nothing; workers have no terminal of their own."""
 
 
+@flat
 def engine(
     ctx: typer.Context,
     model: o.Model = "smollm2",
@@ -93,23 +95,8 @@ def engine(
     state: m.State = False,
     matrix: m.Matrix = False,
     tokens: m.Tokens = None,
-    prompt: a.PromptText = None,
-    prompt_ids: a.PromptIds = None,
-    prompts: a.PromptsFile = None,
-    horizon: a.Horizon = 3,
-    temperature: a.Temperature = 1.0,
-    top_k: a.TopK = 3,
-    top_p: a.TopP = 1.0,
-    min_p: a.MinP = 0.0,
-    repetition_penalty: a.RepetitionPenalty = 1.0,
-    presence_penalty: a.PresencePenalty = 0.0,
-    frequency_penalty: a.FrequencyPenalty = 0.0,
-    draws: a.Draws = None,
-    tv: a.Tv = 0.05,
-    alpha: a.Alpha = 1e-3,
-    power: a.PowerOf = 0.99,
-    calibration_samples: a.Calibration = 20_000,
-    seed: a.Seed = None,
+    common: a.Common = a.Common(tv=0.05),
+    more: a.MoreKnobs = a.MoreKnobs(),
     sequential: a.Sequential = False,
     processes: Annotated[
         int | None,
@@ -119,20 +106,17 @@ def engine(
             rich_help_panel=a.STATISTICS,
         ),
     ] = None,
-    as_json: a.Json = False,
-    html: a.Html = None,
-    save: a.Save = None,
-    quiet: a.Quiet = False,
+    ray: a.RayAddress = None,
 ) -> None:
     """Audit our own engine: draws of many short requests against the enumerated law."""
     context: CliContext = ctx.obj
-    outputs = Outputs(as_json, html, save, Notes(quiet=quiet))
+    outputs = common.outputs()
     mode = m.chosen_mode(
         ctx, is_table=table, stream=stream, greedy=greedy, state=state, matrix=matrix
     )
     if mode is m.Mode.MATRIX and not m.given(ctx, ["tv"]):
-        tv = 0.1  # every cell is an audit of its own
-    size = a.AuditSize(draws, tv, alpha, power, calibration_samples, seed, sequential)
+        common = replace(common, tv=0.1)  # every cell is an audit of its own
+    size = common.size(is_sequential=sequential)
     size.plan()  # refuses rates that are none before anything is loaded
     if table:
         given = [
@@ -149,9 +133,10 @@ def engine(
                 "--num-speculative-tokens and --plant beside it at most"
             )
         name = "standard" if rule is None else rule.value
-        workers = processes if processes is not None else os.cpu_count() or 1
+        cores = 1 if ray is not None else os.cpu_count() or 1
+        hands = a.Hands(sequential, cores if processes is None else processes, ray)
         recipe = _table_recipe(name, num_speculative_tokens, plant or "")
-        finish(context, _of_tables(size, outputs, recipe, workers), outputs)
+        finish(context, _of_tables(size, outputs, recipe, hands), outputs)
     if plant is not None:
         raise ConfigError(f"--plant {plant}: expected --table beside it")
     config = v.speculative_config(
@@ -160,15 +145,7 @@ def engine(
         num_speculative_tokens=num_speculative_tokens,
         rule=rule and rule.value,
     )
-    knobs: dict[str, Any] = {
-        "temperature": temperature,
-        "top_k": top_k,
-        "top_p": top_p,
-        "min_p": min_p,
-        "repetition_penalty": repetition_penalty,
-        "presence_penalty": presence_penalty,
-        "frequency_penalty": frequency_penalty,
-    }
+    knobs = common.knobs(more)
     options = {
         "backend": backend.value,
         "precision": precision and precision.value,
@@ -181,21 +158,21 @@ def engine(
         "max_rows": max_rows,
         "cache_dir": context.cache_dir,
     }
-    policy = a.policy_of(horizon, **knobs)  # refused before a model is loaded
+    hands = a.Hands(sequential, 1 if processes is None else processes, ray)
+    policy = a.policy_of(common.horizon, **knobs)  # refused before a model is loaded
     loaded_by = _LoadedRecipe(context.load, model, config, options, _silent)
     outputs.notes.say(f"loading {model}")
-    workers = 1 if processes is None else processes
     with loaded_by.engine() as loaded:
         default = a.DEFAULT_PROMPTS[: 1 if mode is m.Mode.MATRIX else None]
-        asked = a.prompts_of(prompt, prompt_ids, prompts, loaded.core.tokenizer, default)
+        asked = a.prompts_of(*common.named, loaded.core.tokenizer, default)
         evidence: Any
         if mode is m.Mode.LAW:
-            evidence = _of_engine(size, outputs, loaded, loaded_by, asked, policy, workers)
+            evidence = _of_engine(size, outputs, loaded, loaded_by, asked, policy, hands)
         else:
             question = m.Question(
                 loaded.core, _subject(loaded, config), asked, size, tokens, outputs.notes.say
             )
-            evidence = m.run_mode(mode, question, knobs, horizon)
+            evidence = m.run_mode(mode, question, knobs, common.horizon)
     finish(context, evidence, outputs)
 
 
@@ -207,7 +184,7 @@ def _table_recipe(rule: str, kappa: int | None, fault: str) -> TableRecipe:
 
 
 def _of_tables(
-    size: a.AuditSize, outputs: Outputs, recipe: TableRecipe, processes: int
+    size: a.AuditSize, outputs: Outputs, recipe: TableRecipe, hands: a.Hands
 ) -> Evidence | SequentialEvidence:
     from draftproof.audit import Evidence
     from draftproof.audit.subjects import prompt_evidence
@@ -233,7 +210,7 @@ def _of_tables(
         size,
         evidence_of,
         first_seed=first,
-        processes=processes,
+        hands=hands,
         say=outputs.notes.say,
     )
 
@@ -253,10 +230,8 @@ def _of_engine(
     recipe: _LoadedRecipe,
     prompts: list[a.Prompt],
     policy: Any,
-    processes: int,
+    hands: a.Hands,
 ) -> Evidence | SequentialEvidence:
-    from dataclasses import replace
-
     from draftproof.audit import Evidence
     from draftproof.audit.subjects import EngineSubject, prompt_evidence
     from draftproof.audit.watch import Watched
@@ -288,12 +263,12 @@ def _of_engine(
         )
 
     return drawn_evidence(
-        (lambda: EngineSubject(core)) if processes == 1 else recipe,
+        (lambda: EngineSubject(core)) if hands.are_here else recipe,
         [Watched(p.name, p.ids, law, policy) for p, law in zip(prompts, laws, strict=True)],
         size,
         evidence_of,
         first_seed=first,
-        processes=processes,
+        hands=hands,
         say=outputs.notes.say,
     )
 

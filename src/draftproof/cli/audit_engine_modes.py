@@ -99,17 +99,17 @@ class Mode(StrEnum):
 _FOREIGN = {
     Mode.LAW: ("tokens",),
     Mode.STREAM: (
-        "top_k", "top_p", "min_p", "horizon", "draws", "processes", "calibration_samples",
+        "top_k", "top_p", "min_p", "horizon", "draws", "processes", "ray", "calibration_samples",
         "sequential",
     ),
     Mode.GREEDY: (
-        *POLICY, "horizon", "draws", "processes", "calibration_samples", "sequential", "tv",
+        *POLICY, "horizon", "draws", "processes", "ray", "calibration_samples", "sequential", "tv",
         "alpha", "power", "seed",
     ),
     Mode.STATE: (
-        *POLICY, "horizon", "draws", "processes", "calibration_samples", "sequential", "tv",
+        *POLICY, "horizon", "draws", "processes", "ray", "calibration_samples", "sequential", "tv",
     ),
-    Mode.MATRIX: (*POLICY, "processes", "sequential", "tokens"),
+    Mode.MATRIX: (*POLICY, "processes", "ray", "sequential", "tokens"),
 }  # fmt: skip
 
 

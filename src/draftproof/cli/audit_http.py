@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,7 +13,8 @@ from draftproof.cli import audit_options as a
 from draftproof.cli import options as o
 from draftproof.cli import values as v
 from draftproof.cli.audit_finish import Outputs, finish, versions
-from draftproof.cli.context import CliContext, Notes
+from draftproof.cli.context import CliContext
+from draftproof.cli.flat_options import flat
 from draftproof.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class Order(StrEnum):
     LLAMA_CPP = "llama.cpp"
 
 
+@flat
 def http(
     ctx: typer.Context,
     url: Annotated[str, typer.Argument(metavar="URL", help="Such as http://localhost:8000.")],
@@ -86,27 +88,8 @@ def http(
     ] = 8,
     matrix: m.Matrix = False,
     precision: o.PrecisionOf = o.Precision.INT8,
-    prompt: a.PromptText = None,
-    prompt_ids: a.PromptIds = None,
-    prompts: a.PromptsFile = None,
-    horizon: a.Horizon = 3,
-    temperature: a.Temperature = 1.0,
-    top_k: a.TopK = 3,
-    top_p: a.TopP = 1.0,
-    min_p: a.MinP = 0.0,
-    repetition_penalty: a.RepetitionPenalty = 1.0,
-    presence_penalty: a.PresencePenalty = 0.0,
-    frequency_penalty: a.FrequencyPenalty = 0.0,
-    draws: a.Draws = None,
-    tv: a.Tv = 0.1,
-    alpha: a.Alpha = 1e-3,
-    power: a.PowerOf = 0.99,
-    calibration_samples: a.Calibration = 20_000,
-    seed: a.Seed = None,
-    as_json: a.Json = False,
-    html: a.Html = None,
-    save: a.Save = None,
-    quiet: a.Quiet = False,
+    common: a.Common = a.Common(),
+    more: a.MoreKnobs = a.MoreKnobs(),
 ) -> None:
     """Audit a server as a black box, by the texts it returns."""
     from draftproof.audit.subjects.http_completions import (
@@ -116,23 +99,13 @@ def http(
     )
 
     context: CliContext = ctx.obj
-    outputs = Outputs(as_json, html, save, Notes(quiet=quiet))
-    size = a.AuditSize(draws, tv, alpha, power, calibration_samples, seed)
+    outputs = common.outputs()
+    size = common.size()
     size.plan()
-    policy = a.policy_of(
-        horizon,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        repetition_penalty=repetition_penalty,
-        presence_penalty=presence_penalty,
-        frequency_penalty=frequency_penalty,
-        order=FILTER_ORDERS[order.value],
-    )
+    policy = a.policy_of(common.horizon, order=FILTER_ORDERS[order.value], **common.knobs(more))
     extra = {} if body is None else v.json_object(body, "--body")
     on = HttpCompletions(url, Spelling(name, extra, not no_seed), connections=connections)
-    named = (prompt, prompt_ids, prompts)
+    named, horizon = common.named, common.horizon
     if matrix:
         foreign = m.given(ctx, [*m.POLICY, "order", "off_url", "off_body"])
         if foreign:
@@ -168,7 +141,7 @@ def _against_law(
     policy: Policy,
     reference: str,
     precision: str,
-    named: tuple[Any, Any, Any],
+    named: a.NamedPrompts,
     url: str,
 ) -> Evidence:
     """Draw texts and count them against the law of a local copy."""
@@ -224,7 +197,7 @@ def _matrix(
     server: HttpCompletions,
     reference: str,
     precision: str,
-    named: tuple[Any, Any, Any],
+    named: a.NamedPrompts,
     horizon: int,
 ) -> MatrixEvidence:
     """Ask for every parameter, against the laws of a local copy."""
@@ -270,7 +243,7 @@ def _on_off(
     on: HttpCompletions,
     off: HttpCompletions,
     policy: Policy,
-    named: tuple[Any, Any, Any],
+    named: a.NamedPrompts,
     url: str,
 ) -> OnOffEvidence:
     from draftproof.audit.subjects import OnOffEvidence, TextCounts

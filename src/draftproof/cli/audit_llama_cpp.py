@@ -8,7 +8,6 @@ from typing import Annotated, Any
 import typer
 
 from draftproof.cli import audit_options as a
-from draftproof.cli.audit_finish import Outputs
 from draftproof.cli.audit_worker import (
     ENGINE,
     Asked,
@@ -17,12 +16,14 @@ from draftproof.cli.audit_worker import (
     audit_process,
     interpreter,
 )
-from draftproof.cli.context import CliContext, Notes
+from draftproof.cli.context import CliContext
+from draftproof.cli.flat_options import flat
 from draftproof.errors import ConfigError
 
 __all__ = ["llama_cpp"]
 
 
+@flat
 def llama_cpp(
     ctx: typer.Context,
     model: Annotated[Path, typer.Argument(metavar="GGUF", help="The model.")],
@@ -43,35 +44,18 @@ def llama_cpp(
             "--max-ngram-size", help="Longest n-gram that is looked up.", rich_help_panel=ENGINE
         ),
     ] = 2,
-    prompt: a.PromptText = None,
-    prompt_ids: a.PromptIds = None,
-    prompts: a.PromptsFile = None,
-    horizon: a.Horizon = 3,
-    temperature: a.Temperature = 1.0,
-    top_k: a.TopK = 3,
-    top_p: a.TopP = 1.0,
+    common: a.Common = a.Common(),
     min_p: a.MinP = 0.0,
     presence_penalty: a.PresencePenalty = 0.0,
     frequency_penalty: a.FrequencyPenalty = 0.0,
-    draws: a.Draws = None,
-    tv: a.Tv = 0.1,
-    alpha: a.Alpha = 1e-3,
-    power: a.PowerOf = 0.99,
-    calibration_samples: a.Calibration = 20_000,
-    seed: a.Seed = None,
-    sequential: a.Sequential = False,
-    processes: a.Processes = 1,
-    as_json: a.Json = False,
-    html: a.Html = None,
-    save: a.Save = None,
-    quiet: a.Quiet = False,
+    hands: a.Hands = a.Hands(),
 ) -> None:
     """Audit llama-cpp-python: plain or with prompt lookup."""
     from draftproof.audit.subjects import EngineProcessRecipe
 
     context: CliContext = ctx.obj
-    outputs = Outputs(as_json, html, save, Notes(quiet=quiet))
-    size = a.AuditSize(draws, tv, alpha, power, calibration_samples, seed, sequential)
+    outputs = common.outputs()
+    size = common.size(is_sequential=hands.sequential)
     options: dict[str, Any] = {"model": str(model)}
     drafter = "no drafter"
     if prompt_lookup is not None:
@@ -85,17 +69,14 @@ def llama_cpp(
     asked = Asked(
         f"llama-cpp-python on {model.name} with {drafter}",
         prompt_lookup is not None,
-        horizon,
-        {
-            "temperature": temperature,
-            "top_k": top_k,
-            "top_p": top_p,
-            "min_p": min_p,
-            "presence_penalty": presence_penalty,
-            "frequency_penalty": frequency_penalty,
-        },
-        (prompt, prompt_ids, prompts),
-        processes,
+        common.horizon,
+        common.knobs(
+            min_p=min_p,
+            presence_penalty=presence_penalty,
+            frequency_penalty=frequency_penalty,
+        ),
+        common.named,
+        hands,
         f"Llama.generate, {drafter}, n-grams up to {max_ngram_size}"
         if prompt_lookup
         else "Llama.generate",

@@ -9,7 +9,6 @@ import typer
 
 from draftproof.cli import audit_options as a
 from draftproof.cli import values as v
-from draftproof.cli.audit_finish import Outputs
 from draftproof.cli.audit_worker import (
     ENGINE,
     Asked,
@@ -18,12 +17,14 @@ from draftproof.cli.audit_worker import (
     audit_process,
     interpreter,
 )
-from draftproof.cli.context import CliContext, Notes
+from draftproof.cli.context import CliContext
+from draftproof.cli.flat_options import flat
 from draftproof.errors import ConfigError
 
 __all__ = ["openvino"]
 
 
+@flat
 def openvino(
     ctx: typer.Context,
     model: Annotated[
@@ -67,35 +68,18 @@ def openvino(
             rich_help_panel=ENGINE,
         ),
     ] = None,
-    prompt: a.PromptText = None,
-    prompt_ids: a.PromptIds = None,
-    prompts: a.PromptsFile = None,
-    horizon: a.Horizon = 3,
-    temperature: a.Temperature = 1.0,
-    top_k: a.TopK = 3,
-    top_p: a.TopP = 1.0,
+    common: a.Common = a.Common(),
     repetition_penalty: a.RepetitionPenalty = 1.0,
     presence_penalty: a.PresencePenalty = 0.0,
     frequency_penalty: a.FrequencyPenalty = 0.0,
-    draws: a.Draws = None,
-    tv: a.Tv = 0.1,
-    alpha: a.Alpha = 1e-3,
-    power: a.PowerOf = 0.99,
-    calibration_samples: a.Calibration = 20_000,
-    seed: a.Seed = None,
-    sequential: a.Sequential = False,
-    processes: a.Processes = 1,
-    as_json: a.Json = False,
-    html: a.Html = None,
-    save: a.Save = None,
-    quiet: a.Quiet = False,
+    hands: a.Hands = a.Hands(),
 ) -> None:
     """Audit OpenVINO GenAI: plain, with prompt lookup or with a draft model."""
     from draftproof.audit.subjects import EngineProcessRecipe
 
     context: CliContext = ctx.obj
-    outputs = Outputs(as_json, html, save, Notes(quiet=quiet))
-    size = a.AuditSize(draws, tv, alpha, power, calibration_samples, seed, sequential)
+    outputs = common.outputs()
+    size = common.size(is_sequential=hands.sequential)
     options: dict[str, Any] = {"model": str(model)}
     drafter = "no drafter"
     if prompt_lookup is not None and draft_model is not None:
@@ -118,17 +102,14 @@ def openvino(
     asked = Asked(
         f"OpenVINO GenAI on {model.name} with {drafter}",
         drafter != "no drafter",
-        horizon,
-        {
-            "temperature": temperature,
-            "top_k": top_k,
-            "top_p": top_p,
-            "repetition_penalty": repetition_penalty,
-            "presence_penalty": presence_penalty,
-            "frequency_penalty": frequency_penalty,
-        },
-        (prompt, prompt_ids, prompts),
-        processes,
+        common.horizon,
+        common.knobs(
+            repetition_penalty=repetition_penalty,
+            presence_penalty=presence_penalty,
+            frequency_penalty=frequency_penalty,
+        ),
+        common.named,
+        hands,
         f"LLMPipeline on CPU, {drafter}, properties {options.get('properties') or 'float32'}",
     )
     recipe = EngineProcessRecipe("openvino_genai", options, interpreter(python), timeout)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
 from draftproof.cli import values as v
+from draftproof.cli.audit_finish import Outputs
+from draftproof.cli.context import Notes
 from draftproof.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -17,7 +19,17 @@ if TYPE_CHECKING:
     from draftproof.audit.subjects import Policy
     from draftproof.core.params import SamplingParams
 
-__all__ = ["AuditSize", "Encoder", "Prompt", "policy_of", "prompts_of"]
+__all__ = [
+    "AuditSize",
+    "Common",
+    "Encoder",
+    "Hands",
+    "MoreKnobs",
+    "NamedPrompts",
+    "Prompt",
+    "policy_of",
+    "prompts_of",
+]
 
 STATISTICS = "Statistics"
 PROMPTS = "Prompts"
@@ -64,6 +76,15 @@ Sequential = Annotated[
 Processes = Annotated[
     int, _option(STATISTICS, "--processes", help="Processes that draw; each loads the subject.")
 ]
+RayAddress = Annotated[
+    str | None,
+    _option(
+        STATISTICS,
+        "--ray",
+        metavar="ADDRESS",
+        help="A Ray cluster that draws: auto, local, HOST:PORT. Needs the extra ray.",
+    ),
+]
 
 PromptText = Annotated[
     list[str] | None, _option(PROMPTS, "--prompt", help="A prompt; may be given several times.")
@@ -97,6 +118,88 @@ Save = Annotated[
     Path | None, _option(RESULT, "--output", metavar="FILE", help="Write the certificate as JSON.")
 ]
 Quiet = Annotated[bool, _option(RESULT, "-q", "--quiet", help="Only data and errors.")]
+
+
+#: Prompts as texts, as token ids and as a file.
+NamedPrompts = tuple[list[str] | None, list[str] | None, Path | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Common:
+    """Options of every audit; `draftproof.cli.flat_options.flat` spreads them."""
+
+    prompt: PromptText = None
+    prompt_ids: PromptIds = None
+    prompts: PromptsFile = None
+    horizon: Horizon = 3
+    temperature: Temperature = 1.0
+    top_k: TopK = 3
+    top_p: TopP = 1.0
+    draws: Draws = None
+    tv: Tv = 0.1
+    alpha: Alpha = 1e-3
+    power: PowerOf = 0.99
+    calibration_samples: Calibration = 20_000
+    seed: Seed = None
+    as_json: Json = False
+    html: Html = None
+    save: Save = None
+    quiet: Quiet = False
+
+    @property
+    def named(self) -> NamedPrompts:
+        """Prompts as texts, as token ids and as a file."""
+        return self.prompt, self.prompt_ids, self.prompts
+
+    def knobs(self, rest: MoreKnobs | None = None, **more: float) -> dict[str, Any]:
+        """Return the fields of `SamplingParams`, with those that not every verb has."""
+        found = {"temperature": self.temperature, "top_k": self.top_k, "top_p": self.top_p}
+        return found | ({} if rest is None else asdict(rest)) | more
+
+    def outputs(self) -> Outputs:
+        """Return where the result goes."""
+        return Outputs(self.as_json, self.html, self.save, Notes(quiet=self.quiet))
+
+    def size(self, *, is_sequential: bool = False) -> AuditSize:
+        """Return how much is drawn."""
+        return AuditSize(
+            self.draws,
+            self.tv,
+            self.alpha,
+            self.power,
+            self.calibration_samples,
+            self.seed,
+            is_sequential,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class MoreKnobs:
+    """The rest of the policy, of decoders that have all of it."""
+
+    min_p: MinP = 0.0
+    repetition_penalty: RepetitionPenalty = 1.0
+    presence_penalty: PresencePenalty = 0.0
+    frequency_penalty: FrequencyPenalty = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Hands:
+    """Who draws, and until when."""
+
+    sequential: Sequential = False
+    processes: Processes = 1
+    ray: RayAddress = None
+
+    def __post_init__(self) -> None:
+        """Refuse two ways at once before anything is loaded."""
+        if self.ray is not None and self.processes != 1:
+            raise ConfigError(f"--processes {self.processes} and --ray: expected one of them")
+
+    @property
+    def are_here(self) -> bool:
+        """Whether this process draws all by itself."""
+        return self.processes == 1 and self.ray is None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,7 +13,8 @@ from draftproof.cli import audit_options as a
 from draftproof.cli import options as o
 from draftproof.cli.audit_finish import Outputs, finish, versions
 from draftproof.cli.audit_sequential import drawn_evidence
-from draftproof.cli.context import CliContext, Notes
+from draftproof.cli.context import CliContext
+from draftproof.cli.flat_options import flat
 from draftproof.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ Reference = Annotated[
 ]
 
 
+@flat
 def python(
     ctx: typer.Context,
     function: Annotated[
@@ -44,29 +46,9 @@ def python(
             "--speculates/--plain", help="Whether it is said to speculate; then drafts must show."
         ),
     ] = True,
-    prompt: a.PromptText = None,
-    prompt_ids: a.PromptIds = None,
-    prompts: a.PromptsFile = None,
-    horizon: a.Horizon = 3,
-    temperature: a.Temperature = 1.0,
-    top_k: a.TopK = 3,
-    top_p: a.TopP = 1.0,
-    min_p: a.MinP = 0.0,
-    repetition_penalty: a.RepetitionPenalty = 1.0,
-    presence_penalty: a.PresencePenalty = 0.0,
-    frequency_penalty: a.FrequencyPenalty = 0.0,
-    draws: a.Draws = None,
-    tv: a.Tv = 0.05,
-    alpha: a.Alpha = 1e-3,
-    power: a.PowerOf = 0.99,
-    calibration_samples: a.Calibration = 20_000,
-    seed: a.Seed = None,
-    sequential: a.Sequential = False,
-    processes: a.Processes = 1,
-    as_json: a.Json = False,
-    html: a.Html = None,
-    save: a.Save = None,
-    quiet: a.Quiet = False,
+    common: a.Common = a.Common(tv=0.05),
+    more: a.MoreKnobs = a.MoreKnobs(),
+    hands: a.Hands = a.Hands(),
 ) -> None:
     """Audit a function of Python."""
     from draftproof.audit import Evidence
@@ -74,23 +56,13 @@ def python(
     from draftproof.audit.watch import Watched
 
     context: CliContext = ctx.obj
-    outputs = Outputs(as_json, html, save, Notes(quiet=quiet))
-    size = a.AuditSize(draws, tv, alpha, power, calibration_samples, seed, sequential)
+    outputs = common.outputs()
+    size = common.size(is_sequential=hands.sequential)
     plan = size.plan()
     recipe = PythonRecipe(function)
     recipe()  # a function that cannot be found is refused before a model is loaded
-    policy = a.policy_of(
-        horizon,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        repetition_penalty=repetition_penalty,
-        presence_penalty=presence_penalty,
-        frequency_penalty=frequency_penalty,
-    )
-    named = (prompt, prompt_ids, prompts)
-    laws = reference_laws(context, reference, precision.value, policy, named, outputs)
+    policy = a.policy_of(common.horizon, **common.knobs(more))
+    laws = reference_laws(context, reference, precision.value, policy, common.named, outputs)
     first = size.first_seed()
 
     def evidence_of(drawn: Sequence[Draws]) -> Evidence:
@@ -121,7 +93,7 @@ def python(
         size,
         evidence_of,
         first_seed=first,
-        processes=processes,
+        hands=hands,
         say=outputs.notes.say,
     )
     finish(context, evidence, outputs)
@@ -132,7 +104,7 @@ def reference_laws(
     reference: str,
     precision: str,
     policy: Policy,
-    named: tuple[Any, Any, Any],
+    named: a.NamedPrompts,
     outputs: Outputs,
 ) -> list[LawFile]:
     """Read laws from a file, or enumerate those of a model.

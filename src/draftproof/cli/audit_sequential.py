@@ -24,7 +24,7 @@ def drawn_evidence(
     evidence_of: Callable[[Sequence[Draws]], Evidence],
     *,
     first_seed: int,
-    processes: int,
+    hands: a.Hands,
     say: Callable[[str], None],
 ) -> Evidence | SequentialEvidence:
     """Draw a fixed number, or until the evidence decides.
@@ -41,8 +41,8 @@ def drawn_evidence(
         Makes the evidence of the draws of each prompt.
     first_seed : int
         Draw ``i`` of prompt ``j`` has the seed ``first_seed + j * draws + i``.
-    processes : int
-        Processes that draw.
+    hands : Hands
+        Who draws.
     say : callable of str
         For remarks.
 
@@ -60,7 +60,9 @@ def drawn_evidence(
         num = math.ceil(BUDGET_FACTOR * num)
     shapes = "/".join(str(len(each.law)) for each in prompts)
     bound = "up to " if size.is_sequential else ""
-    where = f" in {processes} processes" if processes > 1 else ""
+    where = f" in {hands.processes} processes" if hands.processes > 1 else ""
+    if hands.ray is not None:
+        where = f" on the Ray cluster {hands.ray}"
     say(f"{bound}{num} draws of each of {len(prompts)} prompts, {shapes} outcomes{where}")
     if size.is_sequential:
         return watch(
@@ -70,9 +72,17 @@ def drawn_evidence(
             num,
             plan=size.plan(),
             first_seed=first_seed,
-            processes=processes,
+            processes=hands.processes,
+            ray=hands.ray,
             say=say,
         )
     jobs = [(each.prompt_ids, each.policy) for each in prompts]
-    (drawn,) = draw_in_looks(recipe, jobs, [num], first_seed=first_seed, processes=processes)
+    (drawn,) = draw_in_looks(
+        recipe,
+        jobs,
+        [num],
+        first_seed=first_seed,
+        processes=hands.processes,
+        ray=hands.ray,
+    )
     return evidence_of(drawn)

@@ -13,7 +13,8 @@ from draftproof.cli import audit_options as a
 from draftproof.cli.audit_finish import Outputs, finish, versions
 from draftproof.cli.audit_sequential import drawn_evidence
 from draftproof.cli.audit_worker import Asked, Python, Timeout, audit_process
-from draftproof.cli.context import CliContext, Notes
+from draftproof.cli.context import CliContext
+from draftproof.cli.flat_options import flat
 from draftproof.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["transformers"]
 
 
+@flat
 def transformers(
     ctx: typer.Context,
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The target's folder.")],
@@ -49,35 +51,18 @@ def transformers(
     ] = None,
     python: Python = None,
     timeout: Timeout = 600.0,
-    prompt: a.PromptText = None,
-    prompt_ids: a.PromptIds = None,
-    prompts: a.PromptsFile = None,
-    horizon: a.Horizon = 3,
-    temperature: a.Temperature = 1.0,
-    top_k: a.TopK = 3,
-    top_p: a.TopP = 1.0,
+    common: a.Common = a.Common(),
     min_p: a.MinP = 0.0,
     repetition_penalty: a.RepetitionPenalty = 1.0,
-    draws: a.Draws = None,
-    tv: a.Tv = 0.1,
-    alpha: a.Alpha = 1e-3,
-    power: a.PowerOf = 0.99,
-    calibration_samples: a.Calibration = 20_000,
-    seed: a.Seed = None,
-    sequential: a.Sequential = False,
-    processes: a.Processes = 1,
-    as_json: a.Json = False,
-    html: a.Html = None,
-    save: a.Save = None,
-    quiet: a.Quiet = False,
+    hands: a.Hands = a.Hands(),
 ) -> None:
     """Audit transformers: plain, or assisted in one of its ways."""
     from draftproof.audit.subjects import EngineProcessRecipe
     from draftproof.audit.subjects.transformers_generate import TransformersRecipe
 
     context: CliContext = ctx.obj
-    outputs = Outputs(as_json, html, save, Notes(quiet=quiet))
-    size = a.AuditSize(draws, tv, alpha, power, calibration_samples, seed, sequential)
+    outputs = common.outputs()
+    size = common.size(is_sequential=hands.sequential)
     size.plan()  # refuses rates that are none before anything is loaded
     recipe = TransformersRecipe(
         folder, assistant, prompt_lookup, early_exit, own_tokenizers, num_assistant_tokens
@@ -85,16 +70,13 @@ def transformers(
     asked = Asked(
         f"transformers' generate on {folder.name} with {recipe.drafter}",
         recipe.has_drafter,
-        horizon,
-        {
-            "temperature": temperature,
-            "top_k": top_k,
-            "top_p": top_p,
-            "min_p": min_p,
-            "repetition_penalty": repetition_penalty,
-        },
-        (prompt, prompt_ids, prompts),
-        processes,
+        common.horizon,
+        common.knobs(
+            min_p=min_p,
+            repetition_penalty=repetition_penalty,
+        ),
+        common.named,
+        hands,
         f"generate, {recipe.drafter}",
     )
     if python is not None:
@@ -145,12 +127,12 @@ def _audit_here(
         )
 
     evidence = drawn_evidence(
-        (lambda: subject) if asked.processes == 1 else recipe,
+        (lambda: subject) if asked.hands.are_here else recipe,
         [Watched(p.name, p.ids, law, policy) for p, law in zip(prompts, laws, strict=True)],
         size,
         evidence_of,
         first_seed=first,
-        processes=asked.processes,
+        hands=asked.hands,
         say=outputs.notes.say,
     )
     finish(context, evidence, outputs)

@@ -9,7 +9,6 @@ import typer
 
 from draftproof.cli import audit_options as a
 from draftproof.cli import values as v
-from draftproof.cli.audit_finish import Outputs
 from draftproof.cli.audit_worker import (
     ENGINE,
     Asked,
@@ -18,11 +17,13 @@ from draftproof.cli.audit_worker import (
     audit_process,
     interpreter,
 )
-from draftproof.cli.context import CliContext, Notes
+from draftproof.cli.context import CliContext
+from draftproof.cli.flat_options import flat
 
 __all__ = ["vllm"]
 
 
+@flat
 def vllm(
     ctx: typer.Context,
     model: Annotated[Path, typer.Argument(metavar="DIR", help="The model's folder.")],
@@ -47,36 +48,16 @@ def vllm(
             rich_help_panel=ENGINE,
         ),
     ] = None,
-    prompt: a.PromptText = None,
-    prompt_ids: a.PromptIds = None,
-    prompts: a.PromptsFile = None,
-    horizon: a.Horizon = 3,
-    temperature: a.Temperature = 1.0,
-    top_k: a.TopK = 3,
-    top_p: a.TopP = 1.0,
-    min_p: a.MinP = 0.0,
-    repetition_penalty: a.RepetitionPenalty = 1.0,
-    presence_penalty: a.PresencePenalty = 0.0,
-    frequency_penalty: a.FrequencyPenalty = 0.0,
-    draws: a.Draws = None,
-    tv: a.Tv = 0.1,
-    alpha: a.Alpha = 1e-3,
-    power: a.PowerOf = 0.99,
-    calibration_samples: a.Calibration = 20_000,
-    seed: a.Seed = None,
-    sequential: a.Sequential = False,
-    processes: a.Processes = 1,
-    as_json: a.Json = False,
-    html: a.Html = None,
-    save: a.Save = None,
-    quiet: a.Quiet = False,
+    common: a.Common = a.Common(),
+    more: a.MoreKnobs = a.MoreKnobs(),
+    hands: a.Hands = a.Hands(),
 ) -> None:
     """Audit vLLM: plain or with any of its drafters."""
     from draftproof.audit.subjects import EngineProcessRecipe
 
     context: CliContext = ctx.obj
-    outputs = Outputs(as_json, html, save, Notes(quiet=quiet))
-    size = a.AuditSize(draws, tv, alpha, power, calibration_samples, seed, sequential)
+    outputs = common.outputs()
+    size = common.size(is_sequential=hands.sequential)
     options: dict[str, Any] = {"model": str(model)}
     drafter = "no drafter"
     if speculative_config is not None:
@@ -88,18 +69,10 @@ def vllm(
     asked = Asked(
         f"vLLM on {model.name} with {drafter}",
         speculative_config is not None,
-        horizon,
-        {
-            "temperature": temperature,
-            "top_k": top_k,
-            "top_p": top_p,
-            "min_p": min_p,
-            "repetition_penalty": repetition_penalty,
-            "presence_penalty": presence_penalty,
-            "frequency_penalty": frequency_penalty,
-        },
-        (prompt, prompt_ids, prompts),
-        processes,
+        common.horizon,
+        common.knobs(more),
+        common.named,
+        hands,
         f"vllm.LLM in float32, {options.get('engine') or 'no more arguments'}",
     )
     recipe = EngineProcessRecipe("vllm", options, interpreter(python), timeout)

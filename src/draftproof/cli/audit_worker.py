@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from draftproof.audit.subjects import Draws
     from draftproof.audit.subjects.foreign_engine import EngineProcessRecipe
 
-__all__ = ["ENGINE", "Asked", "NamedPrompts", "Python", "Timeout", "audit_process", "interpreter"]
+__all__ = ["ENGINE", "Asked", "Python", "Timeout", "audit_process", "interpreter"]
 
 ENGINE = "Engine"
 
@@ -42,9 +42,6 @@ Timeout = Annotated[
     ),
 ]
 
-#: Prompts as texts, as token ids and as a file.
-NamedPrompts = tuple[list[str] | None, list[str] | None, Path | None]
-
 
 @dataclass(frozen=True, slots=True)
 class Asked:
@@ -62,8 +59,8 @@ class Asked:
         Fields of `SamplingParams`.
     prompts : tuple
         Prompts as texts, as token ids and as a file.
-    processes : int
-        Workers that draw.
+    hands : Hands
+        Who draws.
     command : str
         What was asked of the engine, in words.
     """
@@ -72,8 +69,8 @@ class Asked:
     speculates: bool
     horizon: int
     knobs: Mapping[str, Any]
-    prompts: NamedPrompts
-    processes: int
+    prompts: a.NamedPrompts
+    hands: a.Hands
     command: str
 
     @property
@@ -145,12 +142,12 @@ def audit_process(
             )
 
         evidence = drawn_evidence(
-            (lambda: subject) if asked.processes == 1 else recipe,
+            (lambda: subject) if asked.hands.are_here else recipe,
             [Watched(p.name, p.ids, law, policy) for p, law in zip(prompts, laws, strict=True)],
             size,
             evidence_of,
             first_seed=first,
-            processes=asked.processes,
+            hands=asked.hands,
             say=outputs.notes.say,
         )
     finally:

@@ -10,16 +10,17 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
+from importlib.metadata import version
 from types import ModuleType
 from typing import Any
 
-import draftproof
 from draftproof.audit.subjects.draws import Draws, Subject
 from draftproof.audit.subjects.parts import Part, Work, shares
 from draftproof.errors import BackendError, ConfigError, DraftproofError
 
 __all__ = ["RayCrew", "ray_crew"]
 
+_PACKAGE = "draftproof"
 #: Parts of a look for each core: what a lost worker had in hand is little.
 _PARTS_PER_CPU = 4
 #: Most draws of a part, so that a result stays small.
@@ -72,9 +73,7 @@ class RayCrew:
         DraftproofError
             If a subject fails: that is no loss, and drawing again would not help.
         """
-        running = {
-            self._task.remote(*self._told, part, draftproof.__version__): part for part in parts
-        }
+        running = {self._task.remote(*self._told, part, version(_PACKAGE)): part for part in parts}
         while running:
             finished, _ = self._ray.wait(list(running), num_returns=1)
             for reference in finished:
@@ -143,12 +142,11 @@ def ray_crew(address: str, recipe: Callable[[], Subject], work: Work) -> Iterato
             ray.shutdown()
 
 
-def _draw_part(recipe: bytes, work: Work, part: Part, version: str) -> list[Draws]:
+def _draw_part(recipe: bytes, work: Work, part: Part, expected: str) -> list[Draws]:
     """Draw a part; runs in a worker of the cluster."""
-    if version != draftproof.__version__:
-        raise ConfigError(
-            f"a worker has draftproof {draftproof.__version__}: expected {version}, as here"
-        )
+    found = version(_PACKAGE)
+    if found != expected:
+        raise ConfigError(f"a worker has draftproof {found}: expected {expected}, as here")
     return work.draw(_subject(recipe), part)
 
 

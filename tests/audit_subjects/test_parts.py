@@ -159,7 +159,7 @@ def test_without_ray_the_extra_is_named(monkeypatch):
 
 
 def test_a_worker_of_another_version_is_refused():
-    with pytest.raises(ConfigError, match="expected 0.0.0, as here"):
+    with pytest.raises(ConfigError, match=r"expected 0\.0\.0, as here"):
         _draw_part(b"", Work(JOBS, 4, 1), Part(0, 4), "0.0.0")
 
 

@@ -14,6 +14,7 @@ from draftproof.proposers import (
     DraftHeadProposer,
     DraftModelProposer,
     DraftModelTreeProposer,
+    HybridHeadProposer,
     HybridProposer,
     NgramProposer,
     NgramTreeProposer,
@@ -50,6 +51,35 @@ def test_each_method_makes_its_drafter(config, kind, kappa):
     assert type(proposer) is kind
     assert SpeculativeConfig.parse(config).kappa == kappa
     assert SpeculativeConfig.parse({**config, "num_speculative_tokens": 2}).kappa == 2
+
+
+def head_folder(folder):
+    """A folder that calls itself a head; what it holds is read later."""
+    (folder / "config.json").write_text('{"speculators_model_type": "eagle"}')
+    return str(folder)
+
+
+def test_a_hybrid_with_a_head_reads_hidden_states(tmp_path):
+    written = {"method": "hybrid", "model": head_folder(tmp_path), "hybrid_model_tokens": 2}
+    written |= {"hybrid_enough": 3, "draft_temperature": 0.5, "min_confidence": 0.25}
+    config = SpeculativeConfig.parse(written)
+    assert config.has_head
+    (proposer,) = make_proposers(config, 9, head=object())
+    assert type(proposer) is HybridHeadProposer
+    assert (proposer._max_model_tokens, proposer._enough) == (2, 3)
+    assert type(proposer._model) is DraftHeadProposer
+    assert (proposer._model._temperature, proposer._model._min_confidence) == (0.5, 0.25)
+
+
+def test_a_hybrid_with_a_model_has_no_head(tmp_path):
+    assert not SpeculativeConfig.parse({"method": "hybrid", "model": str(tmp_path)}).has_head
+    assert not SpeculativeConfig.parse({"method": "hybrid", "num_layers": 1}).has_head
+
+
+def test_a_hybrid_with_a_head_joins_no_vocabularies(tmp_path):
+    config = {"method": "hybrid", "model": head_folder(tmp_path), "vocab_mapping": "none"}
+    with pytest.raises(ConfigError, match="vocab_mapping has no effect with the draft head"):
+        SpeculativeConfig.parse(config)
 
 
 def test_plain_decoding_has_no_drafter():

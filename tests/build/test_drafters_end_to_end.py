@@ -12,6 +12,7 @@ import pytest
 
 from draftproof.build import load
 from draftproof.errors import ConfigError, IncompatibleModelsError
+from draftproof.models.head_files import HeadShape, HeadWeights, write_head
 from draftproof.text.byte_level import BYTE_OF_CHAR
 
 HIDDEN, FFN, LAYERS = 32, 48, 3
@@ -113,6 +114,32 @@ def test_an_early_exit_drafts_and_the_text_is_the_plain_one(models, plain, confi
         result = made.generate(TEXT, max_tokens=24, ignore_eos=True, **options)
         assert result.token_ids == plain[policy]
         assert result.stats.num_draft_tokens > 20
+        assert not result.notes
+    made.close()
+
+
+def random_head(folder):
+    """A head of the target's width and vocabulary, with random weights."""
+    shape = HeadShape(
+        hidden_size=HIDDEN, num_heads=1, num_kv_heads=1, head_dim=HIDDEN, ffn_size=FFN,
+        vocab_size=len(LETTERS) + 4, draft_vocab_size=100, window=16, rope_theta=10000.0,
+    )  # fmt: skip
+    generator = np.random.default_rng(3)
+    tensors = {
+        name: generator.normal(float(len(extent) == 1), 0.2, extent).astype(np.float32)
+        for name, extent in shape.tensors().items()
+    }
+    write_head(folder, HeadWeights(shape, tensors, np.arange(100), "target", {}))
+    return str(folder)
+
+
+def test_a_head_behind_copies_drafts_and_the_text_is_the_plain_one(models, plain):
+    made, _ = engine(models, method="hybrid", model=random_head(models[2] / "head"))
+    assert made.core.default_proposer == "hybrid"
+    for policy, options in POLICIES.items():
+        result = made.generate(TEXT, max_tokens=24, ignore_eos=True, **options)
+        assert result.token_ids == plain[policy]
+        assert result.stats.num_draft_tokens_per_drafter["draft-head"] > 10
         assert not result.notes
     made.close()
 

@@ -7,8 +7,11 @@ from dataclasses import replace
 import numpy as np
 
 from draftproof.backends.numpy_head import NumpyHead
-from draftproof.backends.table import PagedStore, TableBackend
+from draftproof.backends.table import MarkovTable, PagedStore, TableBackend
+from draftproof.core.rng import CoinSource
+from draftproof.engine import EngineCore, GenerateRequest
 from draftproof.models.head_files import HeadShape, HeadWeights
+from draftproof.testing.branching import BranchingCoins, exact_law
 
 VOCAB = 7
 SHAPE = HeadShape(
@@ -17,6 +20,9 @@ SHAPE = HeadShape(
 )  # fmt: skip
 #: Of three tokens two can be drafted.
 SMALL = replace(SHAPE, vocab_size=3, draft_vocab_size=2)
+SMALL_TABLE = MarkovTable(3, None, seed=1)
+PROMPT = (0, 1, 0)
+HORIZON = 4
 
 
 def draft_ids(shape=SHAPE):
@@ -64,3 +70,39 @@ class HiddenTable(TableBackend):
 
     def matrices(self):
         return tuple(self._matrices)
+
+
+def joint_law(proposer_of, rule, kappa=2, horizon=HORIZON):
+    """The law of the whole output, by every branch of every coin."""
+
+    def program(brancher):
+        def coins(seed, stream):
+            return BranchingCoins(brancher) if seed == 77 else CoinSource(seed, stream)
+
+        core = EngineCore(
+            HiddenTable(SMALL_TABLE, SMALL), proposers=[proposer_of()], coin_source=coins,
+            kappa=kappa, rule=rule,
+        )  # fmt: skip
+        core.submit(GenerateRequest(PROMPT, max_tokens=horizon, seed=77, request_id="studied"))
+        core.submit(GenerateRequest((1, 2), max_tokens=3, seed=1, request_id="beside"))
+        return tuple(core.run()["studied"].token_ids)
+
+    return exact_law(program)
+
+
+def distance_from_target(law, horizon=HORIZON):
+    """Total variation from the law of plain decoding."""
+    expected = {}
+
+    def walk(outcome, prob):
+        if len(outcome) == horizon:
+            expected[outcome] = prob
+            return
+        context = np.array([*PROMPT, *outcome])
+        row = SMALL_TABLE.probs(context, np.arange(len(context)))
+        for token in range(3):
+            walk((*outcome, token), prob * row[token])
+
+    walk((), 1.0)
+    keys = law.keys() | expected.keys()
+    return 0.5 * sum(abs(law.get(key, 0.0) - expected.get(key, 0.0)) for key in keys)

@@ -6,18 +6,25 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from head_kit import SHAPE, SMALL, VOCAB, HiddenTable, draft_ids, numpy_head
+from head_kit import (
+    SHAPE,
+    SMALL,
+    VOCAB,
+    HiddenTable,
+    distance_from_target,
+    draft_ids,
+    joint_law,
+    numpy_head,
+)
 
 from draftproof.backends.table import MarkovTable
 from draftproof.core.law import SparseLaw
 from draftproof.core.policy import SamplingParams
-from draftproof.core.rng import CoinSource
 from draftproof.core.types import Draft
 from draftproof.engine import EngineCore, GenerateRequest, SchedulerConfig
 from draftproof.errors import BackendError, ConfigError
 from draftproof.proposers.draft_head import DraftHeadProposer
 from draftproof.testing import check_proposer
-from draftproof.testing.branching import BranchingCoins, exact_law
 
 TABLE = MarkovTable(VOCAB, None, seed=3, spread=1.5)
 WARM = SamplingParams(temperature=0.9)
@@ -209,43 +216,6 @@ def test_refuses_what_is_out_of_range(options):
 
 # The law of the whole output, by every branch of every coin.
 
-SMALL_TABLE = MarkovTable(3, None, seed=1)
-PROMPT = (0, 1, 0)
-HORIZON = 4
-
-
-def engine_law(proposer_of, rule):
-    def program(brancher):
-        def coins(seed, stream):
-            return BranchingCoins(brancher) if seed == 77 else CoinSource(seed, stream)
-
-        core = EngineCore(
-            HiddenTable(SMALL_TABLE, SMALL), proposers=[proposer_of()], coin_source=coins,
-            kappa=2, rule=rule,
-        )  # fmt: skip
-        core.submit(GenerateRequest(PROMPT, max_tokens=HORIZON, seed=77, request_id="studied"))
-        core.submit(GenerateRequest((1, 2), max_tokens=3, seed=1, request_id="beside"))
-        return tuple(core.run()["studied"].token_ids)
-
-    return exact_law(program)
-
-
-def distance_from_target(law):
-    expected = {}
-
-    def walk(outcome, prob):
-        if len(outcome) == HORIZON:
-            expected[outcome] = prob
-            return
-        context = np.array([*PROMPT, *outcome])
-        row = SMALL_TABLE.probs(context, np.arange(len(context)))
-        for token in range(3):
-            walk((*outcome, token), prob * row[token])
-
-    walk((), 1.0)
-    keys = law.keys() | expected.keys()
-    return 0.5 * sum(abs(law.get(key, 0.0) - expected.get(key, 0.0)) for key in keys)
-
 
 class Lying(DraftHeadProposer):
     """Reports a flatter law than it drew from."""
@@ -277,14 +247,14 @@ def flattened(draft):
     ],
 )
 def test_the_joint_law_is_the_targets(rule, options):
-    law = engine_law(lambda: DraftHeadProposer(numpy_head(SMALL), **options), rule)
+    law = joint_law(lambda: DraftHeadProposer(numpy_head(SMALL), **options), rule)
     assert distance_from_target(law) < 1e-6
 
 
 @pytest.mark.exact
 @pytest.mark.parametrize("rule", ["standard", "block"])
 def test_a_wrong_law_of_drafts_is_seen(rule):
-    assert distance_from_target(engine_law(lambda: Lying(numpy_head(SMALL)), rule)) > 1e-3
+    assert distance_from_target(joint_law(lambda: Lying(numpy_head(SMALL)), rule)) > 1e-3
 
 
 def test_the_kit_has_more_tokens_than_the_head_drafts():

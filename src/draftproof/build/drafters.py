@@ -11,6 +11,7 @@ from draftproof.errors import ConfigError
 from draftproof.proposers import (
     DraftModelProposer,
     DraftModelTreeProposer,
+    HybridHeadProposer,
     HybridProposer,
     NgramProposer,
     NgramTreeProposer,
@@ -19,6 +20,7 @@ from draftproof.proposers import (
     SuffixProposer,
 )
 from draftproof.proposers.draft_head import DraftHeadProposer, HeadRunner
+from draftproof.proposers.hybrid import DraftlessProposer
 
 __all__ = ["DRAFTLESS", "make_more_proposers", "make_proposers"]
 
@@ -53,7 +55,7 @@ def make_proposers(
     link : DraftLink, optional
         How its ids and the target's belong together; the same ids when None.
     head : HeadRunner, optional
-        The loaded draft head, for ``"draft_head"``.
+        The loaded draft head, for ``"draft_head"`` and for ``"hybrid"`` without ``draft``.
 
     Returns
     -------
@@ -81,13 +83,7 @@ def make_proposers(
         case "draft_head":
             if head is None:
                 raise ConfigError("method 'draft_head' needs a draft head; none was loaded")
-            return [
-                DraftHeadProposer(
-                    head,
-                    temperature=_draft_temperature(config),
-                    min_confidence=config.min_confidence or 0.0,
-                )
-            ]
+            return [_draft_head(config, head)]
         case "ngram_tree":
             return [
                 NgramTreeProposer(
@@ -109,14 +105,7 @@ def make_proposers(
                 )
             ]
         case "hybrid":
-            return [
-                HybridProposer(
-                    [_prediction(config), _suffix(config, _SUFFIX_SCORE_OF_HYBRID)],
-                    _draft_model(config, vocab_size, draft, link),
-                    max_model_tokens=config.hybrid_model_tokens,
-                    enough=config.hybrid_enough,
-                )
-            ]
+            return [_hybrid(config, vocab_size, draft, link, head)]
 
 
 def make_more_proposers(methods: Sequence[str], config: SpeculativeConfig) -> list[Proposer]:
@@ -164,6 +153,14 @@ def _prediction(config: SpeculativeConfig) -> PredictionProposer:
     )
 
 
+def _draft_head(config: SpeculativeConfig, head: HeadRunner) -> DraftHeadProposer:
+    return DraftHeadProposer(
+        head,
+        temperature=_draft_temperature(config),
+        min_confidence=config.min_confidence or 0.0,
+    )
+
+
 def _draft_model(
     config: SpeculativeConfig,
     vocab_size: int,
@@ -191,6 +188,25 @@ def _draft_model(
         min_confidence=confidence,
         name=name,
     )
+
+
+def _hybrid(
+    config: SpeculativeConfig,
+    vocab_size: int,
+    draft: ModelBackend | None,
+    link: DraftLink | None,
+    head: HeadRunner | None,
+) -> HybridProposer:
+    draftless: list[DraftlessProposer] = [
+        _prediction(config),
+        _suffix(config, _SUFFIX_SCORE_OF_HYBRID),
+    ]
+    most, enough = config.hybrid_model_tokens, config.hybrid_enough
+    if head is not None and draft is None:
+        reader = _draft_head(config, head)
+        return HybridHeadProposer(draftless, reader, max_model_tokens=most, enough=enough)
+    model = _draft_model(config, vocab_size, draft, link)
+    return HybridProposer(draftless, model, max_model_tokens=most, enough=enough)
 
 
 def _needed(config: SpeculativeConfig, draft: ModelBackend | None) -> ModelBackend:

@@ -16,6 +16,8 @@ from draftproof.build.runtimes import PRECISIONS, Progress, RuntimeOptions, load
 from draftproof.build.speculative import SpeculativeConfig
 from draftproof.core.protocols import ModelBackend
 from draftproof.engine import Engine, EngineCore, SchedulerConfig
+from draftproof.engine.exactness import SEED_IDENTICAL_RULES
+from draftproof.errors import ConfigError
 from draftproof.proposers.draft_head import HeadRunner
 
 __all__ = ["PRECISIONS", "load", "load_model"]
@@ -114,6 +116,7 @@ def load(
     """
     config = SpeculativeConfig.parse(speculative_config)
     more = make_more_proposers(also, config)
+    _refuse_idle(config, draft_precision, drafts=config.method != "none" or bool(more))
     say = progress or (lambda _line: None)
     runtime = RuntimeOptions(
         backend,
@@ -134,7 +137,7 @@ def load(
         runtime=runtime,
         kv_cache_bytes=kv_cache_bytes,
         deterministic=deterministic,
-        with_hidden=config.method == "draft_head",
+        with_hidden=config.has_head,
         cache_dir=cache_dir,
         progress=say,
         context_length=context_length,
@@ -145,7 +148,7 @@ def load(
     if config.num_layers is not None:
         draft = early_exit(target, config.num_layers)
     head: HeadRunner | None = None
-    if config.model is not None and config.method == "draft_head":
+    if config.model is not None and config.has_head:
         chosen = draft_precision or precision or PRECISIONS[0]
         head = load_head(config.model, target, precision=chosen, threads=threads)
     elif config.model is not None:
@@ -177,3 +180,19 @@ def load(
         deterministic=deterministic,
     )
     return Engine(core)
+
+
+def _refuse_idle(config: SpeculativeConfig, draft_precision: str | None, *, drafts: bool) -> None:
+    """Refuse what would change nothing: a rule without drafts, a precision without a model."""
+    rule = config.rule
+    # The seed-identical rules say how plain tokens are drawn, too.
+    if not drafts and rule is not None and rule not in SEED_IDENTICAL_RULES:
+        raise ConfigError(
+            f"rejection_sample_method {config.rejection_sample_method!r} has no effect with "
+            "method 'none'; expected a method that drafts, or the rule 'coupled' or 'sample-match'"
+        )
+    if draft_precision is not None and config.model is None:
+        raise ConfigError(
+            f"draft_precision {draft_precision!r} has no effect without a draft model; "
+            f"expected a speculative config with model, got method {config.method!r}"
+        )

@@ -37,15 +37,7 @@ DEFAULT_KAPPA = {
 
 #: Most drafts per round where lengths are chosen. A copy may be long; a draft model pays
 #: for each draft. No more than the deterministic mode allows.
-AUTO_KAPPA = {
-    "ngram": 15,
-    "suffix": 15,
-    "prediction": 15,
-    "draft_model": 8,
-    "early_exit": 8,
-    "draft_head": 8,
-    "hybrid": 12,
-}
+AUTO_KAPPA = {"ngram": 15, "suffix": 15, "prediction": 15, "draft_model": 8, "hybrid": 12}
 
 _MODEL = ("draft_model", "hybrid", "draft_model_tree")
 _LAWFUL = (*_MODEL, "draft_head")
@@ -96,7 +88,7 @@ class SpeculativeConfig(BaseModel):
         from the request's prediction, else from suffixes, and lets the model go on.
     model : str, optional
         The draft model, for ``"draft_model"`` and ``"hybrid"``; the name or the folder of a
-        head, for ``"draft_head"``.
+        head, for ``"draft_head"`` and ``"hybrid"``.
     num_layers : int, optional
         *Ours*: how many of the target's own layers ``"early_exit"`` drafts with, followed by
         its final norm and head. ``"hybrid"`` and ``"draft_model_tree"`` take it in place of
@@ -242,6 +234,11 @@ class SpeculativeConfig(BaseModel):
         if self.method in _LAWFUL and self.model is None and self.num_layers is None:
             raise ValueError(f"method {self.method!r} needs model")
         self._check_exit()
+        if self.has_head and "vocab_mapping" in self.model_fields_set:
+            raise ValueError(
+                f"vocab_mapping has no effect with the draft head {self.model!r}: it drafts the "
+                "target's tokens"
+            )
         self._check_lengths()
         for low, high in (
             ("prompt_lookup_min", "prompt_lookup_max"),
@@ -277,10 +274,18 @@ class SpeculativeConfig(BaseModel):
                 f"vocab_mapping has no effect with num_layers {self.num_layers}: an early exit "
                 "has the target's vocabulary"
             )
+        if self.is_auto:
+            raise ValueError(
+                "num_speculative_tokens 'auto' knows no costs of an early exit; expected a number"
+            )
 
     def _check_lengths(self) -> None:
         """Refuse lengths that contradict one another or that nobody could choose."""
         ranges = self.num_speculative_tokens_per_batch_size
+        if self.is_auto and self.has_head:
+            raise ValueError(
+                "num_speculative_tokens 'auto' knows no costs of draft heads; expected a number"
+            )
         if self.is_auto and self.method in _TREES:
             raise ValueError(
                 f"num_speculative_tokens 'auto' counts chains only; {self.method!r} drafts "
@@ -307,6 +312,12 @@ class SpeculativeConfig(BaseModel):
                 f"{key} has {most if ranges else 'no range'}; expected at least one range and at "
                 f"most num_speculative_tokens, {limit}"
             )
+
+    @property
+    def has_head(self) -> bool:
+        """Whether a draft head drafts, alone or behind what costs nothing."""
+        is_hybrid = self.method == "hybrid" and self.model is not None
+        return self.method == "draft_head" or (is_hybrid and is_head(str(self.model)))
 
     @property
     def is_auto(self) -> bool:

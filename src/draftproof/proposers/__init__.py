@@ -2,7 +2,7 @@
 
 from draftproof.proposers.draft_head import DraftHeadProposer
 from draftproof.proposers.draft_model import DraftModelProposer
-from draftproof.proposers.hybrid import HybridProposer
+from draftproof.proposers.hybrid import HybridHeadProposer, HybridProposer
 from draftproof.proposers.ngram import NgramProposer
 from draftproof.proposers.none import NoProposer
 from draftproof.proposers.prediction import (
@@ -21,6 +21,7 @@ __all__ = [
     "DraftModelProposer",
     "DraftModelTreeProposer",
     "DraftVocabulary",
+    "HybridHeadProposer",
     "HybridProposer",
     "NgramProposer",
     "NgramTreeProposer",

@@ -105,12 +105,13 @@ class HeadRunner(Protocol):
 
 @dataclass(slots=True)
 class _Drafting:
-    """One row while it drafts."""
+    """One row while it drafts; ``given`` is what another drafter drafted before it."""
 
     request: ProposalRequest
     params: SamplingParams
     state: HeadState
     inputs: Inputs
+    given: Sequence[int] = ()
     token_ids: list[int] = field(default_factory=list)
     laws: list[Law] = field(default_factory=list)
     note: str = ""
@@ -221,7 +222,30 @@ class DraftHeadProposer:
             One per row, in order, with the laws they were drawn from; None in their
             place when every one of them is certain.
         """
-        started = [self._start(request) for request in requests]
+        return self.propose_after(requests, [()] * len(requests))
+
+    def propose_after(
+        self, requests: Sequence[ProposalRequest], heads: Sequence[Sequence[int]]
+    ) -> list[Draft]:
+        """Go on where another drafter stopped, in the same round.
+
+        What was drafted is read as the head reads its own drafts: with the features that
+        it predicts, since the target has computed none there.
+
+        Parameters
+        ----------
+        requests : sequence of ProposalRequest
+            The rows that may draft; ``kappa`` counts what is drafted already.
+        heads : sequence of sequence of int
+            For each row the tokens that are drafted already; each costs a pass.
+
+        Returns
+        -------
+        list of Draft
+            One per row, in order: the tokens behind those, each with the law it was drawn
+            from and the coins of its offset in the round.
+        """
+        started = [self._start(*row) for row in zip(requests, heads, strict=True)]
         rows = [row for row in started if isinstance(row, _Drafting)]
         if rows:
             try:
@@ -232,8 +256,10 @@ class DraftHeadProposer:
                     row.note = row.note or f"drafter stopped: {error}"
         return [row if isinstance(row, Draft) else self._finished(row) for row in started]
 
-    def _start(self, request: ProposalRequest) -> _Drafting | Draft:
+    def _start(self, request: ProposalRequest, given: Sequence[int]) -> _Drafting | Draft:
         """Say what a row has to read, or why it cannot draft."""
+        if len(given) >= request.kappa:
+            return Draft(proposer=self._name)
         state = self._states.get(request.request_id)
         # Before the last token of the prompt a prefix cache may have hidden the states.
         first = len(request.token_ids) - request.history.num_generated
@@ -241,7 +267,7 @@ class DraftHeadProposer:
         if state is None or inputs is None:
             return Draft(proposer=self._name, note="the target's hidden state is not known yet")
         params = draft_params(request, self._temperature)
-        return _Drafting(request, params, state, inputs)
+        return _Drafting(request, params, state, inputs, given)
 
     def _draft(self, rows: Sequence[_Drafting]) -> None:
         """Read what is new, then draw and read on until every row is done."""
@@ -332,8 +358,11 @@ class DraftHeadProposer:
         )
 
     def _draw(self, row: _Drafting, logits: Floats) -> None:
-        """Draw the next draft of a row and keep the law it was drawn with."""
+        """Draw the next draft of a row and keep its law, unless the draft is given."""
         request, position = row.request, len(row.token_ids)
+        if position < len(row.given):
+            row.token_ids.append(row.given[position])
+            return
         if self._min_confidence > 0 and _confidence(logits) < self._min_confidence:
             row.note, row.is_done = f"confidence below {self._min_confidence}", True
             return
@@ -372,7 +401,7 @@ class DraftHeadProposer:
     def _finished(self, row: _Drafting) -> Draft:
         is_certain = all(law.is_one_hot for law in row.laws)
         laws = None if is_certain else tuple(row.laws)
-        return Draft(tuple(row.token_ids), laws, self._name, row.note)
+        return Draft(tuple(row.token_ids[len(row.given) :]), laws, self._name, row.note)
 
 
 def _confidence(logits: Floats) -> float:

@@ -7,12 +7,21 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from draftproof.core.law import Law, OneHotLaw
 from draftproof.core.protocols import ProposalRequest
 from draftproof.core.types import Draft
 from draftproof.errors import ConfigError
 
-__all__ = ["ContinuingProposer", "DraftlessProposer", "HybridProposer"]
+__all__ = [
+    "ContinuingProposer",
+    "DraftlessProposer",
+    "HybridHeadProposer",
+    "HybridProposer",
+    "ReadingProposer",
+]
 
 
 class DraftlessProposer(Protocol):
@@ -53,6 +62,14 @@ class ContinuingProposer(DraftlessProposer, Protocol):
             One per row: the tokens after the head, drawn with the coins of their offset
             in the round.
         """
+        ...
+
+
+class ReadingProposer(ContinuingProposer, Protocol):
+    """A drafter that goes on from the target's hidden states."""
+
+    def observe(self, request_id: str, start: int, hidden: NDArray[np.float32]) -> None:
+        """Take the hidden states of committed tokens."""
         ...
 
 
@@ -202,6 +219,53 @@ class HybridProposer:
     def _pays(self, mixed: _Mixed, request: ProposalRequest) -> bool:
         """Say whether the model is asked; looks at how many tokens there are, not at which."""
         return len(mixed.token_ids) < min(self._enough, request.kappa)
+
+
+class HybridHeadProposer(HybridProposer):
+    """A `HybridProposer` whose model is a draft head, which is told hidden states.
+
+    Parameters
+    ----------
+    draftless : sequence of DraftlessProposer
+        Drafters without a model, the best first; at least one.
+    head : ReadingProposer
+        Drafts behind them, from what it is told here.
+    max_model_tokens, enough, name
+        As for `HybridProposer`. Each draftless token costs the head a pass as well.
+
+    Raises
+    ------
+    ConfigError
+        If a parameter is out of range, or two parts have one name.
+    """
+
+    def __init__(
+        self,
+        draftless: Sequence[DraftlessProposer],
+        head: ReadingProposer,
+        *,
+        max_model_tokens: int = 3,
+        enough: int = 4,
+        name: str = "hybrid",
+    ) -> None:
+        super().__init__(
+            draftless, head, max_model_tokens=max_model_tokens, enough=enough, name=name
+        )
+        self._reader = head
+
+    def observe(self, request_id: str, start: int, hidden: NDArray[np.float32]) -> None:
+        """Pass the hidden states of committed tokens on to the head.
+
+        Parameters
+        ----------
+        request_id : str
+            The request.
+        start : int
+            Position of the first of the tokens.
+        hidden : ndarray of float32, shape (n, E)
+            Their hidden states.
+        """
+        self._reader.observe(request_id, start, hidden)
 
 
 def _drafts(part: DraftlessProposer, count: int, ask: Callable[[], list[Draft]]) -> list[Draft]:

@@ -37,7 +37,15 @@ DEFAULT_KAPPA = {
 
 #: Most drafts per round where lengths are chosen. A copy may be long; a draft model pays
 #: for each draft. No more than the deterministic mode allows.
-AUTO_KAPPA = {"ngram": 15, "suffix": 15, "prediction": 15, "draft_model": 8, "hybrid": 12}
+AUTO_KAPPA = {
+    "ngram": 15,
+    "suffix": 15,
+    "prediction": 15,
+    "draft_model": 8,
+    "early_exit": 8,
+    "draft_head": 8,
+    "hybrid": 12,
+}
 
 _MODEL = ("draft_model", "hybrid", "draft_model_tree")
 _LAWFUL = (*_MODEL, "draft_head")
@@ -274,18 +282,10 @@ class SpeculativeConfig(BaseModel):
                 f"vocab_mapping has no effect with num_layers {self.num_layers}: an early exit "
                 "has the target's vocabulary"
             )
-        if self.is_auto:
-            raise ValueError(
-                "num_speculative_tokens 'auto' knows no costs of an early exit; expected a number"
-            )
 
     def _check_lengths(self) -> None:
         """Refuse lengths that contradict one another or that nobody could choose."""
         ranges = self.num_speculative_tokens_per_batch_size
-        if self.is_auto and self.has_head:
-            raise ValueError(
-                "num_speculative_tokens 'auto' knows no costs of draft heads; expected a number"
-            )
         if self.is_auto and self.method in _TREES:
             raise ValueError(
                 f"num_speculative_tokens 'auto' counts chains only; {self.method!r} drafts "

@@ -39,6 +39,7 @@ def test_zero_tokens_switch_speculation_off():
     [
         ("{", "not JSON"),
         ("[1]", "expected a JSON object"),
+        ('{"method": "ngram", "method": "suffix"}', "the key 'method' stands 2 times"),
         ({"num_speculativ_tokens": 3}, "nearest known key: 'num_speculative_tokens'"),
         ({"methd": "ngram"}, "nearest known key: 'method'"),
         ({"method": "eagle"}, "method: .*'ngram'.* got 'eagle'"),

@@ -197,6 +197,77 @@ def test_results_of_other_options_are_not_mixed(generate, files):
     assert generate("--max-rows", "7", "-q").exit_code == 0
 
 
+def test_what_failed_is_tried_again_and_what_is_at_fault_is_not(
+    generate, files, monkeypatch
+) -> None:
+    write(files[0], [{"prompt": "one"}, {"prompt": "two"}, {"prompt": "three", "top_p": 2}, {}])
+    shipped = Engine.request
+
+    def short_of_memory(self, prompt, **options):
+        if prompt == "two":
+            raise MemoryError("no pages left")
+        return shipped(self, prompt, **options)
+
+    monkeypatch.setattr(Engine, "request", short_of_memory)
+    assert generate().exit_code == 1
+    before = read(files[1])
+    assert before[2]["error"] == "no pages left"
+    files[1].chmod(0o640)
+    monkeypatch.undo()
+    again = generate()
+    assert again.exit_code == 1  # two lines are at fault still
+    assert "2 lines of" in again.stderr, again.stderr
+    assert "are tried again" in again.stderr
+    after = read(files[1])  # every id once
+    assert after[2]["num_tokens"] == 16
+    assert (after[1], after[4]) == (before[1], before[4])
+    assert "top_p 2" in after[3]["error"]
+    assert files[1].stat().st_mode & 0o777 == 0o640
+    assert [path.name for path in files[1].parent.iterdir() if path.suffix == ".part"] == []
+
+
+def test_a_disk_that_refuses_the_new_file_leaves_the_old_one(generate, files, monkeypatch):
+    write(files[0], [{"prompt": "boom!"}, {"prompt": "fine"}])
+    assert generate().exit_code == 1
+    before = files[1].read_bytes()
+
+    def full(*_places):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("draftproof.cli.batch_output.Path.replace", full)
+    result = generate()
+    assert result.exit_code == 1
+    assert "No space left" in result.stderr
+    assert files[1].read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ({"logprobs_mode": "processed"}, "line 1: logprobs_mode 'processed' needs logprobs"),
+        ({"prediction": "hi"}, "prediction has no effect with the drafter 'ngram'"),
+        (
+            {"prediction": "hi", "proposer": "prediction", "num_speculative_tokens": 0},
+            "prediction has no effect with num_speculative_tokens 0",
+        ),
+    ],
+)
+def test_what_nobody_would_read_is_an_error(generate, files, line, expected):
+    write(files[0], [{"prompt": "hi", **line}])
+    assert generate(*NGRAM).exit_code == 1
+    assert expected in read(files[1])[1]["error"]
+
+
+def test_a_key_that_stands_twice_is_an_error(generate, invoke, files):
+    files[0].write_text('{"prompt": "a", "top_p": 0.5, "top_p": 1.0}\n')
+    assert generate().exit_code == 1
+    assert "the key 'top_p' stands 2 times; expected once" in read(files[1])[1]["error"]
+    doubled = '{"method": "ngram", "method": "suffix"}'
+    result = invoke("generate", "-m", "table", "a", "--speculative-config", doubled)
+    assert result.exit_code == 2
+    assert "the key 'method' stands 2 times" in result.stderr
+
+
 @pytest.mark.parametrize(
     "content", ["my notes, not yours", "my notes\n", '{"prompt": "one"}\n', '{"id": 1}\n', "[1]\n"]
 )

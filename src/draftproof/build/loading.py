@@ -184,6 +184,11 @@ def load(
 
 def _refuse_idle(config: SpeculativeConfig, draft_precision: str | None, *, drafts: bool) -> None:
     """Refuse what would change nothing: a rule without drafts, a precision without a model."""
+    if config.draft_sample_method == "greedy" and config.draft_temperature:
+        raise ConfigError(
+            f"draft_temperature {config.draft_temperature} has no effect with "
+            "draft_sample_method 'greedy'; expected 'probabilistic'"
+        )
     rule = config.rule
     # The seed-identical rules say how plain tokens are drawn, too.
     if not drafts and rule is not None and rule not in SEED_IDENTICAL_RULES:

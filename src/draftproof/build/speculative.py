@@ -7,13 +7,13 @@ that names the nearest known one; no key is accepted and ignored.
 from __future__ import annotations
 
 import difflib
-import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from draftproof.build.rules import RULE_OWNERS, rule_from
+from draftproof.core import strict_json
 from draftproof.errors import ConfigError
 from draftproof.models.head_files import is_head
 from draftproof.verify import AllowLossy
@@ -89,11 +89,10 @@ class SpeculativeConfig(BaseModel):
     ----------
     method : str
         ``"none"``, ``"ngram"``, ``"suffix"``, ``"prediction"``, ``"draft_model"``,
-        ``"draft_head"``, ``"early_exit"``, ``"hybrid"``, ``"ngram_tree"``
-        or ``"draft_model_tree"``.
-        The drafter. When only ``model`` is given, ``"draft_head"`` where it is a head, else
-        ``"draft_model"``. ``"hybrid"`` drafts
-        from the request's prediction, else from suffixes, and lets the model go on.
+        ``"draft_head"``, ``"early_exit"``, ``"hybrid"``, ``"ngram_tree"`` or
+        ``"draft_model_tree"``. The drafter. When only ``model`` is given, ``"draft_head"``
+        where it is a head, else ``"draft_model"``. ``"hybrid"`` drafts from the request's
+        prediction, else from suffixes, and lets the model go on.
     model : str, optional
         The draft model, for ``"draft_model"`` and ``"hybrid"``; the name or the folder of a
         head, for ``"draft_head"`` and ``"hybrid"``.
@@ -366,8 +365,8 @@ class SpeculativeConfig(BaseModel):
             return value
         if isinstance(value, str):
             try:
-                value = json.loads(value)
-            except json.JSONDecodeError as error:
+                value = strict_json.loads(value)
+            except ValueError as error:
                 raise ConfigError(f"speculative config is not JSON: {error}") from error
         if not isinstance(value, Mapping):
             raise ConfigError(f"speculative config is {value!r}; expected a JSON object")

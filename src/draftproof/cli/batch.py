@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 __all__ = ["BatchCounts", "run_batch"]
 
+#: Drafters that read predictions.
+_READERS = ("prediction", "hybrid")
+
 Write = Callable[[Mapping[str, Any]], None]
 
 
@@ -47,7 +50,7 @@ def run_batch(
     *,
     window: int,
 ) -> BatchCounts:
-    """Generate for all lines that have no result yet.
+    """Generate for all lines that have no result yet, and again for those that failed.
 
     Parameters
     ----------
@@ -78,6 +81,15 @@ def run_batch(
     with sink as file:
         finished = {} if file is None else file.finished
         _check_same(lines, {key: line.request_hash for key, line in finished.items()}, output)
+        # What is wrong with a line itself would fail again; anything else may have passed.
+        again = {
+            line.key
+            for line in lines
+            if line.error is None and line.key in finished and finished[line.key].failed
+        }
+        if again and file is not None:
+            notes.say(f"{len(again)} lines of {output} failed; they are tried again")
+            file.drop(again)
         left = [line for line in lines if line.key not in finished]
         failed = sum(line.failed for line in finished.values())
         counts = BatchCounts(len(finished), failed, len(lines))
@@ -126,6 +138,7 @@ def _results(
                     if line.error is not None:
                         raise line.error
                     name = f"line {line.key!r}"
+                    _refuse_unread(engine, line.options)
                     request = engine.request(line.prompt, **line.options, request_id=name)
                     running[core.submit(request)] = line
                 except InvariantError:
@@ -141,6 +154,20 @@ def _results(
         for name in running:
             core.abort(name)
         core.reap()
+
+
+def _refuse_unread(engine: Engine, options: Mapping[str, Any]) -> None:
+    """Refuse a prediction that no drafter would read."""
+    if not options.get("prediction"):
+        return
+    if options.get("num_speculative_tokens") == 0:
+        raise ConfigError("prediction has no effect with num_speculative_tokens 0; expected more")
+    proposer = options.get("proposer") or engine.core.default_proposer
+    if proposer not in _READERS:
+        raise ConfigError(
+            f"prediction has no effect with the drafter {proposer!r}; expected "
+            f"{' or '.join(map(repr, _READERS))}"
+        )
 
 
 def _document(line: PromptLine, result: GenerateResult | Exception) -> dict[str, Any]:

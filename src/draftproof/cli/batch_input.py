@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from draftproof.cli.compare import derive_seed
 from draftproof.cli.prompts import as_chat, read_stdin
 from draftproof.cli.values import token_bias
+from draftproof.core import strict_json
 from draftproof.errors import ConfigError, DraftproofError, PromptError
 
 if TYPE_CHECKING:
@@ -154,7 +155,7 @@ def _read(path: Path) -> str:
 
 def _parse(raw: str, number: int) -> tuple[dict[str, Any], DraftproofError | None]:
     try:
-        data = json.loads(raw)
+        data = strict_json.loads(raw)
     except ValueError as error:
         return {}, PromptError(f"line {number} is not JSON: {error}")
     if not isinstance(data, dict):
@@ -215,6 +216,8 @@ def _options(
         if not _fits(value, kind):
             raise ConfigError(f"line {number}: {name} is {value!r}; expected {kind}")
         options[name] = token_bias(value, name) if name == "logit_bias" else value
+    if "logprobs_mode" in data and options.get("logprobs") is None:
+        raise ConfigError(f"line {number}: logprobs_mode {data['logprobs_mode']!r} needs logprobs")
     asked = [name for name in _GRAMMARS if name in data]
     if len(asked) > 1:
         raise ConfigError(f"line {number}: {' and '.join(asked)}; expected one of them")

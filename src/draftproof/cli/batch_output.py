@@ -1,16 +1,18 @@
 """A JSONL file of results that survives being interrupted at any byte.
 
 Each result is appended as one line in one write. A process that is killed leaves at
-most one torn line, at the end; the next run drops it. What stands in the file is
-never computed again.
+most one torn line, at the end; the next run drops it. A result that stands in the file
+is never computed again; an error may be, and then another file takes the place of this
+one at once, without it.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -72,6 +74,42 @@ class OutputFile:
         except BaseException:
             self._file.close()
             raise
+
+    def drop(self, keys: Collection[int | str]) -> None:
+        """Take lines out, so that they may be written anew.
+
+        Parameters
+        ----------
+        keys : collection of (int or str)
+            Ids in `finished`; they leave it.
+
+        Raises
+        ------
+        DraftproofError
+            If the disk refuses it; then the file is as it was.
+        """
+        self._file.seek(0)
+        kept = [raw for raw in self._file if _finished(raw, str(self._path))[0] not in keys]
+        place = self._path.resolve()
+        beside = place.with_name(f"{place.name}.part")
+        try:
+            with beside.open("wb") as file:
+                file.writelines(kept)
+                file.flush()
+                os.fsync(file.fileno())
+            shutil.copymode(place, beside)
+            if sys.platform == "win32":  # an open file cannot be replaced there
+                self._file.close()
+            beside.replace(place)
+            replaced = place.open("r+b")
+        except OSError as error:
+            raise DraftproofError(f"cannot write {self._path}: {error.strerror}") from error
+        before, self._file = self._file, replaced
+        _lock(self._file, self._path)  # while the lock of the file before still holds
+        before.close()
+        self._file.seek(0, os.SEEK_END)
+        for key in keys:
+            del self.finished[key]
 
     def write(self, document: Mapping[str, Any]) -> None:
         """Append one result.

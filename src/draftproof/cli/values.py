@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from draftproof.core import strict_json
 from draftproof.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def json_object(text: str, what: str) -> dict[str, Any]:
         If it is not one.
     """
     try:
-        value = json.loads(text)
+        value = strict_json.loads(text)
     except ValueError as error:
         raise ConfigError(f"{what} is {text!r}; expected JSON ({error})") from error
     if not isinstance(value, dict):

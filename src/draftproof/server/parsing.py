@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from draftproof.core import strict_json
 from draftproof.server.failures import ApiError
 
 __all__ = ["NEUTRAL", "parse_body"]
@@ -98,7 +99,7 @@ def _read_json(body: bytes) -> dict[str, Any]:
         raise ValueError(f"{name} is not JSON")
 
     try:
-        data = json.loads(body.decode("utf-8"), parse_constant=refuse_constant)
+        data = strict_json.loads(body.decode("utf-8"), parse_constant=refuse_constant)
     except (ValueError, RecursionError) as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)[:200]
         raise ApiError(400, f"the body is not JSON: {reason}", code="invalid_json") from None

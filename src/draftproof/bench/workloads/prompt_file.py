@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from draftproof.bench.workloads.composing import Turns
+from draftproof.core import strict_json
 from draftproof.errors import ConfigError
 
 __all__ = ["PromptFile", "read_prompt_file"]
@@ -85,9 +85,9 @@ def read_prompt_file(path: Path) -> PromptFile:
 def _turns(line: str, where: str) -> Turns:
     expected = 'expected {"prompt": "…"} or {"messages": [{"role": …, "content": …}]}'
     try:
-        held: Any = json.loads(line)
+        held: Any = strict_json.loads(line)
     except ValueError as error:
-        raise ConfigError(f"{where}: no JSON; {expected}") from error
+        raise ConfigError(f"{where}: no JSON ({error}); {expected}") from error
     if not isinstance(held, dict) or not {"prompt", "messages"} & held.keys():
         raise ConfigError(f"{where}: {expected}")
     if isinstance(held.get("prompt"), str) and held["prompt"]:

@@ -1,0 +1,63 @@
+"""Audit the engine on a real model with every rule and two drafters, one audit after the other.
+
+    python benchmarks/audit_rules.py FOLDER [--tv 0.16] [--model smollm2]
+
+Each audit is one run of ``draftproof audit engine`` in one thread, so that its certificate
+can be made again by itself. A certificate that lies in the folder already is not made again.
+The last line printed is a JSON object: per audit the exit code and the seconds of CPU time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+RULES = ("standard", "block", "coupled", "sample-match")
+DRAFTERS = ("ngram", "suffix")
+PROMPT = "one two one two one"
+
+
+def command(model: str, drafter: str, rule: str, tv: float, certificate: Path) -> list[str]:
+    """Return the command line of one audit."""
+    config = {"method": drafter, "num_speculative_tokens": 2, "rejection_sample_method": rule}
+    options = f"--top-k 2 --horizon 4 --tv {tv:g} --seed 20261130 --threads 1".split()
+    return [
+        *(sys.executable, "-m", "draftproof", "audit", "engine", "-m", model),
+        *("--speculative-config", json.dumps(config), *options),
+        *("--prompt", PROMPT, "--output", str(certificate)),
+    ]
+
+
+def main() -> None:
+    """Run the audits that are missing."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--tv", type=float, default=0.16)
+    parser.add_argument("--model", default="smollm2")
+    args = parser.parse_args()
+    args.folder.mkdir(parents=True, exist_ok=True)
+    told = {}
+    for drafter, rule in itertools.product(DRAFTERS, RULES):
+        name = f"engine_{args.model}_{drafter}_{rule.replace('-', '_')}"
+        certificate = args.folder / f"{name}.json"
+        if certificate.exists():
+            continue
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        print(f"== {name}", flush=True)
+        code = subprocess.run(
+            command(args.model, drafter, rule, args.tv, certificate), check=False
+        ).returncode
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        told[name] = {"exit": code, "cpu_s": round(spent, 1)}
+        print(f"exit {code}, {spent:.1f} s of CPU time", flush=True)
+    print(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main()

@@ -75,7 +75,11 @@ def shift(held):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda f: damage_key(f, speculators_model_type="eagle3"), "type 'eagle3'"),
+        (
+            lambda f: damage_key(f, speculators_model_type="eagle3"),
+            "'eagle3', which reads .* three",
+        ),
+        (lambda f: damage_key(f, speculators_model_type="dflash"), "type 'dflash'"),
         (lambda f: damage_key(f, fusion_bias=True), "without fusion_bias"),
         (lambda f: damage_key(f, window="wide"), "not the configuration"),
         (lambda f: damage_key(f, window=1), "window is 1"),
@@ -159,7 +163,6 @@ def test_built_in_heads_can_be_read():
     "config",
     [
         {"method": "draft_head"},
-        {"method": "draft_head", "model": "h", "num_speculative_tokens": "auto"},
         {"method": "draft_head", "model": "h", "suffix_window": 9},
     ],
 )

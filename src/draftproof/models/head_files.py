@@ -273,6 +273,11 @@ def read_head(folder: Path) -> HeadWeights:
     try:
         config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         kind = config["speculators_model_type"]
+        if kind == "eagle3":
+            raise ModelFileError(
+                f"{path}: a drafter of type 'eagle3', which reads hidden states of three of the "
+                "target's layers; backends give the last one only. Expected type 'eagle'"
+            )
         if kind != "eagle" or not config["layernorms"] or config["fusion_bias"]:
             raise ModelFileError(
                 f"{path}: a drafter of type {kind!r}; expected 'eagle' with layernorms and "

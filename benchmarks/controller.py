@@ -3,7 +3,8 @@
 Greedy decoding of text that copies and of free text, n-gram drafts, several batch sizes.
 Every length runs interleaved in one process on the same prompts; the pace is that of the
 whole batch from the step on in which every request has its first token. Texts are equal.
-A second table times the decisions alone, on rounds that are made up.
+A second table times the decisions alone, on rounds that are made up. What such choices
+yield on recorded texts and in made-up mixtures, without a model: ``controller_choices.py``.
 
     python benchmarks/controller.py --output benchmarks/results/controller.json
 """
@@ -118,7 +119,7 @@ def decision_cost(batch: int, rounds: int = 400) -> dict[str, float]:
     chance = random.Random(0)
     seconds = []
     for turn in range(rounds):
-        rows = [RowState(str(index), 200 + turn, 15, ("ngram",)) for index in range(batch)]
+        rows = [RowState(str(index), 200 + turn, 15, ("ngram",), (3,)) for index in range(batch)]
         begin = time.perf_counter()
         choices = policy.choose(rows)
         middle = time.perf_counter()

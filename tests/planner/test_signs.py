@@ -190,3 +190,16 @@ def test_counts_do_not_depend_on_when_they_are_read():
         eager.beliefs(["a", "b"], "d"), lazy.beliefs(["a", "b"], "d"), strict=True
     ):
         assert found == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_try_that_is_kept_is_soon_followed_by_another():
+    gaps = {}
+    for kept in (0, 15):
+        controller = controller_of()
+        for _ in range(40):
+            play(controller, [row(sign=())], 0)
+        tries = [turn for turn in range(300) if any(play(controller, [row(sign=())], kept))]
+        gaps[kept] = tries[1] - tries[0]
+    # Four rounds, or until the decision that holds is over; in vain they double from 16.
+    assert gaps[15] <= 8
+    assert gaps[0] >= 32

@@ -35,6 +35,8 @@ _NOTHING = RowChoice(0)
 _SURPRISE = 0.3
 #: Rounds without drafts before the first try of a call, when nothing is known.
 _FIRST_PAUSE = 2
+#: The same after a try of which at least half was accepted.
+_HOPEFUL_PAUSE = 4
 
 
 @dataclass(slots=True)
@@ -89,6 +91,7 @@ class GoodputController:
         self._decisions = 0
         self._silent_rounds = 0
         self._pause = _FIRST_PAUSE
+        self._is_try = False
 
     def choose(self, rows: Sequence[RowState]) -> list[RowChoice]:
         """Choose drafters and draft lengths for the rows of one pass.
@@ -131,6 +134,9 @@ class GoodputController:
             spent = float(passes[min(last.drafted, len(passes) - 1)]) + last.drafting_s
             gain = 1.0 + last.accepted / last.batch - spent / plain
         self._account.settle(gain)
+        if self._is_try and last.accepted and 2 * last.accepted >= last.drafted:
+            self._pause = _HOPEFUL_PAUSE  # not in vain: soon enough is known to draft on
+        self._is_try = False
         self._round = _Round()
 
     def _hold(self, rows: Sequence[RowState]) -> list[RowChoice] | None:
@@ -257,7 +263,7 @@ class GoodputController:
 
     def reset(self) -> None:
         """Start a new call: forget, unless memory was asked to outlive calls."""
-        self._round = _Round()
+        self._round, self._is_try = _Round(), False
         self._held.clear()
         self._typical.clear()
         self._held_rows = set()
@@ -339,6 +345,7 @@ class GoodputController:
         }
         self._silent_rounds = 0
         self._pause = min(max(2 * self._pause, self.config.probe_after), self.config.probe_most)
+        self._is_try = True
         hoped = self._slots.admit(assignment, limits, certain, context)
         if hoped.gain <= 1.0:
             return nothing, assignment

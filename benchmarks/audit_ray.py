@@ -1,6 +1,6 @@
 """Audit on a Ray cluster of two local nodes that loses a worker and then a node.
 
-    python benchmarks/audit_ray.py [--draws 20000] [--output FILE.json]
+    python benchmarks/audit_ray.py [--draws 8000] [--output FILE.json]
 
 The same audit is made twice: in one process, and with ``--ray`` on two nodes of one core each.
 While the second runs, a worker that draws is killed, and a while later a whole node. Both
@@ -23,6 +23,8 @@ from ray.cluster_utils import Cluster
 
 #: How a worker that runs the task is called while it does.
 TASK = b"ray::_draw_part"
+#: A node of one core, without what nobody looks at here.
+NODE = {"num_cpus": 1, "include_dashboard": False, "include_log_monitor": False}
 #: Seconds between two looks, between the two losses, and at most until the end.
 LOOK_S, BETWEEN_S, END_S = 0.02, 1.0, 600.0
 
@@ -31,7 +33,8 @@ def audit(certificate: Path, draws: int, *words: str) -> list[str]:
     """Return the command line of the audit."""
     return [
         *(sys.executable, "-m", "draftproof", "audit", "engine", "--table", "--rule", "block"),
-        *("--draws", str(draws), "--seed", "20261130", "--output", str(certificate), *words),
+        *("--draws", str(draws), "--tv", "0.1", "--seed", "20261130"),
+        *("--output", str(certificate), *words),
     ]
 
 
@@ -73,15 +76,15 @@ def with_losses(command: list[str], cluster: Cluster, second: object) -> list[st
 def main() -> None:
     """Run and report."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--draws", type=int, default=20_000)
+    parser.add_argument("--draws", type=int, default=8000)
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         alone, shared = Path(name) / "alone.json", Path(name) / "shared.json"
-        subprocess.run(audit(alone, options.draws, "--processes", "1"), check=True)
-        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+        cluster = Cluster(initialize_head=True, head_node_args=NODE)
         try:
-            second = cluster.add_node(num_cpus=1)
+            subprocess.run(audit(alone, options.draws, "--processes", "1"), check=True)
+            second = cluster.add_node(**NODE)
             lost = with_losses(
                 audit(shared, options.draws, "--ray", cluster.address), cluster, second
             )

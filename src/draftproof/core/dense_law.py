@@ -188,7 +188,7 @@ class DenseLaw(Law):
         if noise.is_small:
             return plain_race(noise[: self._vocab_size], self._weights)
         if self._softmax is not None and self._array is None:
-            return self._pending_race(self._softmax, noise, None)
+            return self._softmax.race(noise, None)
         weights = self._weights
         return noise.winner(lane_peaks(weights), weights.__getitem__, self._vocab_size)
 
@@ -197,11 +197,7 @@ class DenseLaw(Law):
         pending = self._softmax if self._array is None else None
         if pending is None or not isinstance(noise, PositionNoise) or noise.is_small:
             return self.race(noise)
-        return self._pending_race(pending, noise, guess if guess < self._vocab_size else None)
-
-    def _pending_race(self, softmax: Softmax, noise: PositionNoise, guess: int | None) -> int:
-        weighed = None if guess is None else (guess, softmax.about(guess))
-        return noise.winner(softmax.block_weights(), softmax.at, self._vocab_size, weighed)
+        return pending.race(noise, guess if guess < self._vocab_size else None)
 
     def dense(self) -> NDArray[np.float64]:
         """Return all probabilities, shape (V,)."""

@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from draftproof.core.history import History
 from draftproof.core.lanes import lane_peaks
 from draftproof.core.law import DenseLaw, Law, OneHotLaw, SparseLaw
+from draftproof.core.nucleus_law import NucleusLaw
 from draftproof.core.params import DEFAULT_ORDER, GREEDY_TEMPERATURE, SamplingParams
 from draftproof.core.scratch import Scratch
 from draftproof.core.softmax import Softmax, soften
@@ -38,6 +39,11 @@ from draftproof.core.weights import BLOCK
 from draftproof.errors import ConfigError, NonFiniteLogitsError
 
 __all__ = ["DEFAULT_ORDER", "GREEDY_TEMPERATURE", "History", "SamplingParams", "target_law"]
+
+#: Stages of a policy whose law may put off looking for its boundary ...
+_NUCLEUS = (("top_p",), ("temperature", "top_p"))
+#: ... over vocabularies of at least this size.
+_LONG = 4096
 
 
 def target_law(
@@ -75,7 +81,8 @@ def target_law(
     -------
     Law
         `OneHotLaw` if one token is certain, `SparseLaw` after a filter that leaves few
-        tokens, else `DenseLaw` with float32 weights.
+        tokens, else `DenseLaw` with float32 weights. For a stable row of a top-p policy
+        a law that becomes one of them when it must.
 
     Raises
     ------
@@ -111,6 +118,26 @@ def target_law(
         return DenseLaw._of_softmax(
             Softmax(held, peak, params.temperature, is_owned=not is_stable, scratch=scratch)
         )
+    if is_stable and stages in _NUCLEUS and not params.is_greedy and len(row) >= _LONG:
+        peak = _check_peak(np.maximum.reduce(row))
+        softmax = Softmax(
+            row, peak, params.temperature, is_owned=False, scratch=scratch or Scratch()
+        )
+        return NucleusLaw(
+            row, softmax, params.top_p, lambda: _piped(row, params, history, extra, allowed, stages)
+        )
+    return _piped(row, params, history, extra, allowed, stages)
+
+
+def _piped(
+    row: NDArray[np.float32],
+    params: SamplingParams,
+    history: History,
+    extra: Sequence[int],
+    allowed: NDArray[np.bool_] | None,
+    stages: Sequence[str],
+) -> Law:
+    """Return the law after all stages, each with its work done."""
     pipeline = _Pipeline(row, params, history, extra, allowed)
     for stage in stages:
         pipeline.apply(stage, is_last=stage == stages[-1])

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from draftproof.core.lanes import lane_peaks
+from draftproof.core.noise import PositionNoise
 from draftproof.core.scratch import Scratch
 from draftproof.core.weights import BLOCK, block_sums
 
@@ -145,13 +146,38 @@ class Softmax:
         shifted = (self._logits.item(token) - self._peak) / self._temperature
         if shifted < _ZERO:
             return 0.0, 0.0
-        if shifted < _SMALL or not abs(self._peak) <= _RANGE * self._temperature:
+        totals = self.totals() if shifted >= _SMALL else None
+        if totals is None:
+            return None
+        low, high = totals
+        weight = math.exp(shifted)
+        return weight / high, min(weight / low, 1.0)
+
+    def race(self, noise: PositionNoise, guess: int | None) -> int:
+        """Return the winner of the race of all tokens; not after `settle`.
+
+        Parameters
+        ----------
+        noise : PositionNoise
+            The noise, of more than a few tokens.
+        guess : int, optional
+            A token of the row that may well win; it changes no winner.
+
+        Returns
+        -------
+        int
+            The argmin of noise / weight.
+        """
+        weighed = None if guess is None else (guess, self.about(guess))
+        return noise.winner(self.block_weights(), self.at, len(self), weighed)
+
+    def totals(self) -> tuple[float, float] | None:
+        """Return bounds of the total, for weights that `about` gives; None where unknown."""
+        if not abs(self._peak) <= _RANGE * self._temperature:
             return None
         if self._totals is None:
             self._totals = self._bound_total()
-        low, high = self._totals
-        weight = math.exp(shifted)
-        return weight / high, min(weight / low, 1.0)
+        return self._totals
 
     def _bound_total(self) -> tuple[float, float]:
         """Return bounds of the total, with room for the roundings of a weight."""

@@ -4,7 +4,7 @@ Greedy, batch 1, float32. Subjects: ``generate``, ``generate`` with prompt looku
 engine without and with the n-gram drafter at the same kappa; rounds are interleaved in
 random order, and ratios are taken within a round.
 
-    python benchmarks/torch_generate.py MODEL.gguf [--kappa 8] [--linear packed] [--output FILE]
+    python benchmarks/torch_generate.py MODEL [--kappa 8] [--linear auto] [--output FILE]
 
 ``--clock cpu`` counts the processor time of the process with one thread, which is steady
 on a shared machine.
@@ -41,10 +41,10 @@ PROMPT = (
 def main() -> int:
     """Measure and print the JSON record."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("model", type=Path, help="a GGUF file")
+    parser.add_argument("model", help="a GGUF file, or the name of a model")
     parser.add_argument("--kappa", type=int, default=8)
     parser.add_argument("--tokens", type=int, default=64)
-    parser.add_argument("--linear", default="packed")
+    parser.add_argument("--linear", default="auto")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--clock", choices=["cpu", "wall"], default="cpu")
     parser.add_argument("--repeats", type=int, default=5)
@@ -53,7 +53,9 @@ def main() -> int:
     torch.set_num_threads(args.threads)
     clock = time.process_time if args.clock == "cpu" else time.perf_counter
     logging.set_verbosity_error()
-    tokenizer = Tokenizer.from_source(resolve(str(args.model)))
+    source = resolve(args.model)
+    args.model = source.path
+    tokenizer = Tokenizer.from_source(source)
     prompt = tokenizer.encode_chat([{"role": "user", "content": PROMPT}])
     texts: dict[str, list[int]] = {}
     subjects = _theirs(args, prompt, clock, texts) | _ours(args, tokenizer, prompt, clock, texts)

@@ -144,13 +144,43 @@ def test_a_folder_is_loaded_with_its_own_law(folder, references, tokens, linear)
         16,
     )
     assert (info.vocab_size, info.context_length) == (96, 256)
-    assert info.precision == (
-        "float32, 15 matrices rounded to float16" if linear == "f16" else "float32"
-    )
+    rounds = linear in ("auto", "f16")
+    assert info.precision == ("float32, 15 matrices rounded to float16" if rounds else "float32")
     expected = references("llama")(tokens)
     gap = np.abs(score(backend, tokens) - expected).max()
-    assert gap < (0.05 if linear == "f16" else 2e-5)
-    assert (gap > 1e-4) == (linear == "f16")
+    assert gap < (0.05 if rounds else 2e-5)
+    assert (gap > 1e-4) == rounds
+
+
+def kinds_of(backend):
+    return {type(module).__name__ for module in backend._model.model.modules()}
+
+
+def test_a_named_dtype_is_not_rounded(folder, references, tokens):
+    backend = load_torch(folder, kv_cache_bytes=1 << 20, dtype="float32")
+    assert backend.info.precision == "float32"
+    assert {"_Packed"} == kinds_of(backend) & {"_Packed", "_Half", "Linear"}
+    assert np.abs(score(backend, tokens) - references("llama")(tokens)).max() < 2e-5
+
+
+@pytest.mark.parametrize(("factor", "num_rounded"), [(1e-5, 14), (1e6, 13)])
+def test_a_layer_that_half_precision_holds_badly_is_not_rounded(
+    build_model, tmp_path, factor, num_rounded
+):
+    # Float16 has few bits below 6e-5 and no numbers above 65504.
+    model = build_model("llama")
+    with torch.no_grad():
+        model.model.layers[1].mlp.down_proj.weight.mul_(factor)
+        model.model.layers[1].mlp.up_proj.weight.mul_(1 / factor)
+    model.save_pretrained(tmp_path)
+    backend = load_torch(tmp_path, kv_cache_bytes=1 << 20)
+    assert backend.info.precision == f"float32, {num_rounded} matrices rounded to float16"
+    second = backend._model.model.model.layers[1].mlp
+    kinds = [type(m).__name__ for m in (second.gate_proj, second.down_proj, second.up_proj)]
+    assert kinds == ["_Half", "_Packed", "_Packed" if factor > 1 else "_Half"]
+    if factor > 1:
+        with pytest.raises(ModelFileError, match="does not fit float16"):
+            load_torch(tmp_path, kv_cache_bytes=1 << 20, linear="f16")
 
 
 def test_weights_that_are_half_precision_numbers_are_packed_without_rounding(
@@ -161,9 +191,7 @@ def test_weights_that_are_half_precision_numbers_are_packed_without_rounding(
     with torch.inference_mode():
         expected = model(input_ids=torch.tensor([tokens])).logits[0].numpy()
     backend = load_torch(tmp_path, kv_cache_bytes=1 << 20, linear="auto")
-    kinds = {type(module).__name__ for module in backend._model.model.modules()}
-    assert "_Half" in kinds
-    assert "_Packed" not in kinds
+    assert {"_Half"} == kinds_of(backend) & {"_Half", "_Packed"}
     assert backend.info.precision == "float32"
     assert np.abs(score(backend, tokens) - expected).max() < 2e-5
 

@@ -17,7 +17,7 @@ def test_a_gguf_file_has_its_own_law_and_early_exit_shares_it(smollm2_gguf):
     weights = DecoderWeights(smollm2_gguf)
     tokens = np.random.default_rng(3).integers(0, 49152, 12).tolist()
     expected = reference_logits(weights, np.array([tokens], dtype=np.int32))[0]
-    backend = load_torch(smollm2_gguf, kv_cache_bytes=16 << 20)
+    backend = load_torch(smollm2_gguf, kv_cache_bytes=16 << 20, dtype="float32")
     sequence, parts, begin = backend.open(), [], 0
     for width in (7, 1, 4):
         row = Row(sequence, tokens[begin : begin + width], begin, width)

@@ -69,7 +69,9 @@ def load_torch(
         softmax in float32.
     linear : {"auto", "plain", "packed", "f16"}
         How linear layers are held on the CPU, see `draftproof.backends.torch_hf.packing`.
-        ``"auto"`` never rounds a weight; it leaves a model object as it is.
+        ``"auto"`` is float16 weights where that is a small rounding, and float32
+        arithmetic; it rounds nothing when ``dtype`` is named, and leaves a model object
+        as it is.
     kv_cache_bytes : int, optional
         Room for keys and values; `DEFAULT_KV_CACHE_BYTES` when None.
     context_length : int, optional
@@ -128,7 +130,7 @@ def load_torch(
     limit = _context_limit(config, context_length)
     refuse_by_config(config, limit)
     model.eval()
-    precision = pack_linears(model, linear)
+    precision = pack_linears(model, linear, may_round=dtype == "auto")
     paged = PagedModel(model, inspect_layers(model, limit), attention)
     check_law(paged)
     on_cpu = model.device.type == "cpu"

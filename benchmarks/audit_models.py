@@ -26,9 +26,11 @@ MODELS = {
     "u18": (1, "hgfedcbaqrstijkluv"),
 }
 CONTEXT = 256
+#: vLLM's attention on the CPU has no heads narrower than this; ``v16`` is a target for it.
+VLLM_HEAD_DIM = 32
 
 
-def write_folder(folder: Path, seed: int, letters: str) -> Any:
+def write_folder(folder: Path, seed: int, letters: str, head_dim: int = 16) -> Any:
     """Write a model and its tokenizer of single letters for transformers."""
     torch.manual_seed(seed)
     config = transformers.LlamaConfig(
@@ -38,6 +40,7 @@ def write_folder(folder: Path, seed: int, letters: str) -> Any:
         num_hidden_layers=2,
         num_attention_heads=2,
         num_key_value_heads=2,
+        head_dim=head_dim,
         max_position_embeddings=CONTEXT,
         bos_token_id=None,
         eos_token_id=None,
@@ -152,6 +155,7 @@ def main() -> None:
         write_gguf(into / f"{name}.gguf", model)
         if arguments.ir:
             write_ir(into / f"{name}.gguf")
+    write_folder(arguments.folder / "v16", *MODELS["t16"], VLLM_HEAD_DIM)
 
 
 if __name__ == "__main__":

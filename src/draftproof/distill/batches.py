@@ -18,6 +18,8 @@ __all__ = ["Batch", "held_out_batches", "padded", "split", "training_batches"]
 Tensor = Any
 #: Shards that are mixed before batches are cut.
 _MIXED: Final = 6
+#: Longer recordings are trained on in pieces, so that a small batch holds several texts.
+_PIECE: Final = 96
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -120,10 +122,11 @@ def training_batches(
         order = generator.permutation(len(paths)).tolist()
         for at in range(0, len(order), _MIXED):
             mixed = [
-                each
+                piece
                 for index in order[at : at + _MIXED]
                 for each in corpus.read(paths[index]).recordings
-                if len(each) > 1
+                for piece in _pieces(each)
+                if len(piece) > 1
             ]
             groups = _groups(mixed, num_tokens)
             for index in generator.permutation(len(groups)).tolist():
@@ -154,6 +157,14 @@ def held_out_batches(corpus: Corpus, most: int, num_tokens: int) -> list[Batch]:
             if len(each) > 1 and sum(map(len, found)) < most:
                 found.append(each)
     return [padded(group) for group in _groups(found, num_tokens)]
+
+
+def _pieces(recording: Recording) -> Iterator[Recording]:
+    """Cut a recording; each piece begins with the token that the last one ended with."""
+    for at in range(0, len(recording), _PIECE):
+        yield Recording(
+            recording.token_ids[at : at + _PIECE + 1], recording.hidden[at : at + _PIECE]
+        )
 
 
 def _groups(recordings: list[Recording], num_tokens: int) -> list[list[Recording]]:

@@ -18,7 +18,9 @@ from draftproof.distill.linear_start import linear_start
 from draftproof.distill.measure import HeldOut, Scored, measure_head, score
 from draftproof.distill.network import DraftHead
 from draftproof.distill.optimiser import Optimiser
+from draftproof.distill.shortlist import Shortlister, draft_loss
 from draftproof.distill.target_head import TargetHead
+from draftproof.distill.vocabulary import observed_counts
 from draftproof.errors import ConfigError, ModelFileError
 
 __all__ = ["CHECKPOINT", "Trained", "TrainingPlan", "train"]
@@ -27,10 +29,15 @@ __all__ = ["CHECKPOINT", "Trained", "TrainingPlan", "train"]
 CHECKPOINT: Final = "training.pt"
 #: Positions that the linear start is solved from, and that are measured on the way.
 _LINEAR_POSITIONS, _MEASURED = 20_000, 3_000
+_MEASURED_AT_ONCE: Final = 1024
 
-#: The fusion layer starts where it is best and reads wide inputs: steps as large as those of
-#: the other matrices undo the start within 30 updates.
-_SLOW: Final = MappingProxyType({"fusion_fc.weight": 0.05})
+#: The fusion layer starts where it is best: steps as large as those of the other matrices
+#: undo the start.
+_SLOW: Final = MappingProxyType({"fusion_fc.weight": 0.3})
+#: Updates over which the rate rises from 0.
+_WARM: Final = 50
+#: Of the shortlist: likeliest tokens per position, most frequent ones, and drawn ones.
+_NEAR, _FREQUENT, _DRAWN = 32, 512, 512
 
 Progress = Callable[[str], None]
 Tensor = Any
@@ -44,14 +51,18 @@ class TrainingPlan:
     ----------
     seconds : float
         Time for this run.
-    steps : int, default 3
+    steps : int, default 2
         Draft positions that are unrolled.
-    batch_tokens : int, default 1024
+    measured_steps : int, default 3
+        Draft positions whose acceptance is measured.
+    batch_tokens : int, default 256
         Positions per update, about.
     rate : float, default 1.0
         Scale of all learning rates.
     feature_weight : float, default 0.3
         Weight of the relative squared error of features beside the cross entropy.
+    overlap_weight : float, default 1.0
+        Weight of the share of drafts that would be rejected beside the cross entropy.
     later_weight : float, default 0.8
         Weight of each step, as a factor of the one before.
     patience : int, default 8
@@ -63,10 +74,12 @@ class TrainingPlan:
     """
 
     seconds: float
-    steps: int = 3
-    batch_tokens: int = 1024
+    steps: int = 2
+    measured_steps: int = 3
+    batch_tokens: int = 256
     rate: float = 1.0
     feature_weight: float = 0.3
+    overlap_weight: float = 1.0
     later_weight: float = 0.8
     patience: int = 8
     measure_every_s: float = 120.0
@@ -74,7 +87,10 @@ class TrainingPlan:
 
     def __post_init__(self) -> None:
         """Check ranges."""
-        for name in ("seconds", "steps", "batch_tokens", "rate", "patience", "measure_every_s"):
+        for name in (
+            "seconds", "steps", "measured_steps", "batch_tokens", "rate", "patience",
+            "measure_every_s",
+        ):  # fmt: skip
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}; expected a number above 0")
 
@@ -191,14 +207,15 @@ def train(
     if is_fresh:
         most = min(_LINEAR_POSITIONS, corpus.num_tokens() // 2)
         linear_start(head, target, _first(batches, most))
-    held_out = score(target, held_out_batches(corpus, _MEASURED, plan.batch_tokens))
+    held_out = score(target, held_out_batches(corpus, _MEASURED, _MEASURED_AT_ONCE))
+    shortlister = _shortlister(target, corpus)
 
     def measure() -> HeldOut:
         return _measured(state, target, held_out, plan, progress)
 
     measure()
     try:
-        reason = _descend(state, target, batches, plan, clock, measure, checkpoint)
+        reason = _descend(state, target, shortlister, batches, plan, clock, measure, checkpoint)
     except KeyboardInterrupt:
         state.save(checkpoint)
         raise
@@ -206,7 +223,7 @@ def train(
     state.save(checkpoint)
     if found.score < state.best_score:
         head.load_state_dict(state.best)
-        found = measure_head(head, target, held_out, plan.steps)
+        found = measure_head(head, target, held_out, plan.measured_steps)
     return Trained(
         {name: value.numpy().copy() for name, value in state.best.items()},
         found,
@@ -220,6 +237,7 @@ def train(
 def _descend(
     state: _State,
     target: TargetHead,
+    shortlister: Shortlister,
     batches: Iterator[Batch],
     plan: TrainingPlan,
     clock: Callable[[], float],
@@ -234,7 +252,7 @@ def _descend(
         left = 1.0 - (state.seconds - before) / plan.seconds
         if left <= 0:
             break
-        _update(state, target, batch, plan, left)
+        _update(state, target, shortlister, batch, plan, left)
         if clock() - last >= plan.measure_every_s:
             last = clock()
             measure()
@@ -254,25 +272,39 @@ def _first(batches: Iterator[Batch], num_positions: int) -> list[Batch]:
     return found
 
 
+def _shortlister(target: TargetHead, corpus: Corpus) -> Shortlister:
+    """Count which tokens are always on the shortlist."""
+    counts = torch.from_numpy(observed_counts(corpus, len(target.output)))[target.draft_ids]
+    frequent = counts.argsort(descending=True, stable=True)[:_FREQUENT]
+    return Shortlister(target, frequent, num_near=_NEAR, num_drawn=_DRAWN)
+
+
 def _update(
-    state: _State, target: TargetHead, batch: Batch, plan: TrainingPlan, left: float
+    state: _State,
+    target: TargetHead,
+    shortlister: Shortlister,
+    batch: Batch,
+    plan: TrainingPlan,
+    left: float,
 ) -> None:
     """Take one step downhill."""
     head = state.head
     predicted = head.unroll(batch.features, target.embedding[batch.token_ids], plan.steps)
-    with torch.no_grad():
-        laws = target.draft_log_law(batch.wanted).exp()
-        size = batch.wanted.pow(2).mean()
+    first = batch.mask(0)
+    wanted = batch.wanted[first]
+    shortlist, size = shortlister.draw(wanted), wanted.pow(2).mean()
+    rows = torch.full(first.shape, -1)
+    rows[first] = torch.arange(len(wanted))
     total = torch.zeros(())
     for step, features in enumerate(predicted):
         mask = batch.mask(step)
-        guessed = features[mask]
-        loss = -(laws[mask] * target.draft_log_law(guessed)).sum(-1).mean()
-        error = (guessed - batch.wanted[mask]).pow(2).mean() / size
+        guessed, chosen = features[mask], rows[mask]
+        loss = draft_loss(shortlist.at(chosen), guessed, plan.overlap_weight)
+        error = (guessed - wanted[chosen]).pow(2).mean() / size
         total = total + plan.later_weight**step * (loss + plan.feature_weight * error)
     head.zero_grad(set_to_none=True)
     torch.autograd.backward(total)
-    warm = min(1.0, (state.num_updates + 1) / 20)
+    warm = min(1.0, (state.num_updates + 1) / _WARM)
     state.optimiser.step(warm * max(left, 0.02))
     state.num_updates += 1
     state.num_positions += int(batch.lengths.sum())
@@ -286,7 +318,7 @@ def _measured(
     progress: Progress,
 ) -> HeldOut:
     """Measure, keep the head if it is the best, and tell."""
-    found = measure_head(state.head, target, held_out, plan.steps)
+    found = measure_head(state.head, target, held_out, plan.measured_steps)
     if not state.best or found.score > state.best_score + 1e-4:
         state.best_score, state.num_vain = found.score, 0
         state.best = {name: each.clone() for name, each in state.head.state_dict().items()}

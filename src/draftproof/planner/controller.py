@@ -347,7 +347,7 @@ class GoodputController:
         self._pause = min(max(2 * self._pause, self.config.probe_after), self.config.probe_most)
         self._is_try = True
         hoped = self._slots.admit(assignment, limits, certain, context)
-        if hoped.gain <= 1.0:
+        if hoped.gain <= 1.0 + self.config.min_gain:
             return nothing, assignment
         tried = [min(kappa, 1) for kappa in hoped.kappas]
         loss, drafting = self._slots.loss_of_one(assignment, tried, context)

@@ -134,6 +134,5 @@ def test_a_clear_question_never_looks_for_the_boundary() -> None:
     best, worst = int(row.argmax()), int(row.argmin())
     low, high = watched.prob_range(best)
     assert 0 < low < high < 1.3 * low
-    assert watched.race_beside(PositionNoise((1, 2), 5000), best) >= 0
     with pytest.raises(AssertionError):
         watched.prob_range(worst)  # too many tokens stand before it

@@ -1,9 +1,9 @@
 """The law of a top-p policy, which looks for its boundary only when it must.
 
 Where the boundary of the nucleus lies depends on the exponential of a whole row and an
-order of its heaviest part. Two questions seldom need it: whether a coin lies below a
-ratio of probabilities, and which token wins a race. Both are answered from bounds of the
-total, for tokens that are inside whatever the total is; all else asks the law itself.
+order of its heaviest part. Whether a coin lies below a ratio of probabilities seldom needs
+it: bounds of the total answer that, for tokens that are inside whatever the total is. All
+else asks the law itself.
 """
 
 from __future__ import annotations
@@ -109,19 +109,10 @@ class NucleusLaw(Law):
         return prob, prob
 
     def race(self, noise: NDArray[np.float64] | PositionNoise) -> int:
-        """Return the argmin of noise / prob."""
-        return self._race(noise, None)
+        """Return the argmin of noise / prob.
 
-    def race_beside(self, noise: NDArray[np.float64] | PositionNoise, guess: int) -> int:
-        """Return the argmin of noise / prob, sooner where the guess is right."""
-        return self._race(noise, guess if guess < self._vocab_size else None)
-
-    def _race(self, noise: NDArray[np.float64] | PositionNoise, guess: int | None) -> int:
-        """Let all tokens race: a winner that is inside wins among those inside too."""
-        if self._law is None and isinstance(noise, PositionNoise) and not noise.is_small:
-            winner = self._softmax.race(noise, guess)
-            if self._is_inside(winner):
-                return winner
+        To let all tokens race and ask whether the winner is inside took a tenth longer.
+        """
         return self._settled().race(noise)
 
     def prob(self, token: int) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from draftproof.core.law import Law, OneHotLaw
+from draftproof.core.law import Law
 from draftproof.core.rng import RoundCoins
 from draftproof.core.types import Draft, Verdict
 
@@ -34,8 +34,7 @@ def race_token(law: Law, coins: RoundCoins, i: int, guess: int | None = None) ->
     int
         The token.
     """
-    # Beside a guess a race may cost less than to learn whether one token is certain.
-    if isinstance(law, OneHotLaw) or (guess is None and law.is_one_hot):
+    if law.is_one_hot:
         return law.draw(0.0)
     noise = coins.noise(i, law.vocab_size)
     return law.race(noise) if guess is None else law.race_beside(noise, guess)

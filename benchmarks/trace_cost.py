@@ -150,7 +150,7 @@ def parts(rule: str, temperature: float, repeats: int, folder: Path) -> dict[str
     logits = generator.normal(0, 2, (KAPPA + 1, VOCABULARY)).astype(np.float32)
     tokens = tuple(range(100, 100 + KAPPA))
     logits[np.arange(KAPPA), tokens] = 16.0
-    executor, path = NumpyExecutor(1), folder / "parts.jsonl"
+    executor, path = NumpyExecutor(), folder / "parts.jsonl"
     spent: dict[str, list[float]] = {"judge": [], "judge, traced": [], "write a line": []}
     with TraceWriter(path) as writer:
         writer.begin(TraceHeader(TRACE_FORMAT, describe_environment([], None), {}))

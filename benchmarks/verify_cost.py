@@ -27,7 +27,7 @@ from measure import report
 from draftproof.backends.openvino import OpenVINOBackend, load_openvino, prepare, read_manifest
 from draftproof.core.types import FlatBatch, Row
 
-SIZES = (1, 2, 4, 8, 16, 32)
+SIZES = (1, 2, 3, 4, 5, 6, 8, 12, 16, 32)
 
 
 def memory_mib() -> dict[str, int]:

@@ -25,10 +25,12 @@ from draftproof.planner.calibrate_rounds import (
     measure_rounds,
 )
 from draftproof.planner.cost import AffineCost
-from draftproof.planner.fit import Cell, fit_affine, fit_report, table_of
+from draftproof.planner.counts import AcceptanceCounts
+from draftproof.planner.estimate import estimate_survival
+from draftproof.planner.fit import Cell, curve_of, fit_affine, fit_report, table_of
 from draftproof.planner.profile import read_profile
 from draftproof.planner.rounds import ParallelDraft, RoundCost
-from draftproof.planner.validate import validate
+from draftproof.planner.validate import Validation, ValidationPoint, quantile, validate
 from draftproof.proposers import NgramProposer
 
 VOCAB = 8
@@ -106,6 +108,15 @@ def test_passes_of_a_backend():
     assert target.length(target.open()) == 0
 
 
+def test_the_curve_is_that_of_one_row_and_of_one_token_per_row():
+    times = {(1, 1, 8): 2.0, (2, 1, 8): 2.2, (1, 2, 8): 2.4, (4, 1, 8): 2.1, (2, 2, 8): 9.0}
+    times |= {(8, 1, 8): 5.0, (1, 1, 64): 7.0}
+    cells = [Cell(*shape, (seconds,)) for shape, seconds in times.items()]
+    assert curve_of(cells) == (
+        (1, 2.0), (2, pytest.approx(2.3)), (4, pytest.approx(2.3 * 1.001)), (8, 5.0),
+    )  # fmt: skip
+
+
 def test_shapes_that_do_not_fit_are_left_out():
     grid = CalibrationGrid((1,), (1, 3), (4, 64), budget_s=0.01, most_rounds=1)
     cells = measure_passes(backend(context_length=32), grid)
@@ -167,6 +178,25 @@ def test_validation_predicts_what_it_measures():
     assert found.worst.error >= found.median_error
     with pytest.raises(ConfigError, match="4 prompts"):
         validate(core, "ngram", cost, prompts, batches=(3,))
+
+
+def test_a_pace_that_changed_is_no_error_of_what_drafts_gain():
+    survival = estimate_survival(AcceptanceCounts.from_rounds([(1, 1), (1, 0)]))
+    pairs = [(100.0, 60.0), (150.0, 90.0), (50.0, 36.0), (80.0, 44.0)]
+    points = tuple(
+        ValidationPoint(1, kappa, predicted, measured)
+        for kappa, (predicted, measured) in enumerate(pairs)
+    )
+    found = Validation(points, survival)
+    assert found.pace == pytest.approx(0.6)
+    assert found.median_error == pytest.approx(2 / 3)
+    errors = found.errors_at_pace()
+    assert errors == pytest.approx([0.0, 0.0, 0.6 * 50 / 36 - 1, 0.6 * 80 / 44 - 1])
+    assert found.median_error_at_pace == pytest.approx((0.6 * 80 / 44 - 1) / 2)
+    assert quantile(errors, 0.9) == pytest.approx(1 - 0.6 * 50 / 36)
+    drafts_only = Validation(points[1:], survival)
+    assert drafts_only.pace is None
+    assert drafts_only.median_error_at_pace == drafts_only.median_error
 
 
 def test_overheads_are_found_again():
@@ -242,7 +272,7 @@ def test_calibrate_and_plan(invoke, tmp_path):
     assert {(p["batch"], p["kappa"]) for p in held["points"]} == {
         (b, k) for b in (1, 3) for k in (0, 2, 3, 5)
     }
-    assert done.exit_code == (held["median_error"] > 0.1)
+    assert done.exit_code == (held["median_error_at_pace"] > 0.1)
     done = invoke("plan", "--profile", path, "--drafter", "other", "--acceptance", "0.5")
     assert done.exit_code == 2
     assert "measured: ngram" in done.stderr

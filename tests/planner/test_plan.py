@@ -126,6 +126,29 @@ def test_what_a_plan_refuses():
 # Costs.
 
 
+def test_a_table_rises_between_its_points_where_the_curve_does():
+    law = AffineCost(1.0, 0.5)
+    seconds = np.array([[[2.0], [9.0]], [[4.0], [16.0]]])  # 1 and 4 rows of 1 and 4 tokens
+    curve = ((1, 1.0), (2, 1.1), (3, 1.2), (4, 1.3), (5, 3.3), (6, 3.4), (8, 3.5), (16, 5.3))
+    table = TableCost((1, 4), (1, 4), (0,), seconds, law, curve)
+    straight = TableCost((1, 4), (1, 4), (0,), seconds, law)
+
+    def at(batch, tokens, cost=table):
+        return float(cost.many(batch, np.array([float(tokens)]), 0)[0])
+
+    for batch, tokens, expected in ((1, 1, 2.0), (1, 4, 9.0), (4, 4, 4.0), (4, 16, 16.0)):
+        assert at(batch, tokens) == pytest.approx(expected)
+    # From 4 to 16 tokens in 4 rows the curve rises by 4, half of it with the fifth token.
+    assert at(4, 5) == pytest.approx(4 + 12 * 0.5)
+    assert at(4, 5, straight) == pytest.approx(4 + 12 / 12)
+    # Between 1 and 4 rows: two thirds of the way along the curve.
+    assert at(3, 3) == pytest.approx(2 + (4 - 2) * 2 / 3)
+    times = [at(4, tokens) for tokens in range(4, 17)]
+    assert times == sorted(times)
+    with pytest.raises(ConfigError, match="curve"):
+        TableCost((1,), (1,), (0,), np.array([[[1.0]]]), law, ((1, 1.0), (2, 1.0)))
+
+
 def test_table_costs_interpolate_and_keep_their_level_outside():
     law = AffineCost(1.0, 0.5, 0.001)
     seconds = np.array([[[2.0, 4.0], [3.0, 5.0]], [[4.0, 6.0], [8.0, 9.0]]])

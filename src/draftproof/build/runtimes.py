@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
 from draftproof.backends.openvino import load_openvino, prepare
+from draftproof.build.profiled import fastest_runtime
 from draftproof.core.protocols import ModelBackend
 from draftproof.errors import ConfigError
 from draftproof.models import CATALOG, ModelSource, resolve
@@ -37,8 +39,9 @@ class RuntimeOptions:
     Parameters
     ----------
     backend : {"auto", "openvino", "torch", "llamacpp"}
-        ``"auto"`` takes PyTorch for Hugging Face folders and OpenVINO for the rest;
-        llama.cpp runs where it is named.
+        ``"auto"`` takes PyTorch for Hugging Face folders and OpenVINO for the rest. Where
+        ``draftproof calibrate`` has measured a GGUF file on several runtimes of this
+        machine, it takes the fastest of them and says so.
     precision : {"int8", "f16", "f32"}, optional
         How OpenVINO holds the weights; ``"int8"`` when None. An IR folder keeps its own.
     device, dtype, attention, linear : str, optional
@@ -167,6 +170,8 @@ def load_model(
     say = progress or (lambda _line: None)
     source = _find(str(model), chosen, cache_dir, say)
     name = _runtime_of(source, chosen)
+    if name == "openvino" and source.kind == "gguf" and not deterministic:
+        name = _profiled(source, chosen, cache_dir, say, with_hidden=with_hidden)
     chosen.refuse_others(name, source.name)
     if name == "torch":
         return _load_torch(
@@ -224,6 +229,29 @@ def _runtime_of(
     if source.kind == "openvino-ir" and wanted == "torch":
         raise ConfigError(f"{source.path} is an OpenVINO folder; expected --backend openvino")
     return "torch" if wanted == "torch" else "openvino"
+
+
+def _profiled(
+    source: ModelSource,
+    chosen: RuntimeOptions,
+    cache_dir: Path | None,
+    say: Progress,
+    *,
+    with_hidden: bool,
+) -> Literal["openvino", "torch", "llamacpp"]:
+    """Return the runtime that the user's calibrations found fastest, OpenVINO without any."""
+    if chosen.backend != "auto" or chosen.given(*(n for names in _OPTIONS.values() for n in names)):
+        return "openvino"
+    able: dict[str, Literal["openvino", "torch", "llamacpp"]] = {"openvino": "openvino"}
+    if find_spec("torch") and find_spec("transformers"):
+        able["torch"] = "torch"
+    if find_spec("llama_cpp") and not with_hidden:
+        able["llamacpp"] = "llamacpp"
+    ranked = fastest_runtime(source.name, able, precision=PRECISIONS[0], cache_dir=cache_dir)
+    if len(ranked) < 2:
+        return "openvino"
+    say(f"runtime by your calibrations: {', then '.join(map(str, ranked))}")
+    return able[ranked[0].name]
 
 
 def _load_torch(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import platform
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,7 +16,7 @@ if TYPE_CHECKING:
     from draftproof.planner.calibrate_rounds import RoundSample
     from draftproof.planner.profile import Profile
 
-__all__ = ["calibrate", "default_profile_path"]
+__all__ = ["calibrate"]
 
 #: Texts that drafts are measured on; cut to a few dozen tokens each.
 _SEED_TEXT = (
@@ -40,7 +38,8 @@ def calibrate(
             help="Price 'early-exit:8', 'draft-head:HEAD' or 'draft-model:MODEL' too; repeatable.",
         ),
     ] = None,
-    precision: o.PrecisionOf = o.Precision.INT8,
+    backend: o.BackendOf = o.Backend.AUTO,
+    precision: o.PrecisionOrNone = None,
     draft_precision: o.DraftPrecision = None,
     threads: o.Threads = None,
     batches: Annotated[
@@ -48,7 +47,7 @@ def calibrate(
     ] = "1,2,4,8,16",
     widths: Annotated[
         str, typer.Option("--widths", help="Tokens per row to measure.")
-    ] = "1,2,3,4,6,9",
+    ] = "1,2,3,4,5,6,9",
     contexts: Annotated[
         str, typer.Option("--contexts", help="Cached tokens per row to measure.")
     ] = "32,384",
@@ -65,6 +64,7 @@ def calibrate(
     """Measure what passes, drafts and steps cost here, and keep it as a profile."""
     from draftproof.planner.calibrate import CalibrationGrid, machine_rates, measure_passes
     from draftproof.planner.calibrate_rounds import draft_table, fit_overheads
+    from draftproof.planner.machine import describe_machine, profile_path
     from draftproof.planner.profile import Profile, write_profile
 
     context: CliContext = ctx.obj
@@ -83,7 +83,8 @@ def calibrate(
         return context.load(
             model,
             speculative_config=config,
-            precision=precision.value,
+            backend=backend.value,
+            precision=precision and precision.value,
             draft_precision=draft_precision and draft_precision.value,
             threads=threads,
             max_rows=max(grid.batches),
@@ -112,8 +113,8 @@ def calibrate(
     profile = Profile(
         model=info.name,
         runtime=info.runtime,
-        precision=precision.value,
-        machine=_machine(threads),
+        precision=info.precision,
+        machine=describe_machine(threads),
         cells=tuple(cells),
         drafters={
             name: draft_table(held, None if name == "ngram" else beside)
@@ -122,7 +123,7 @@ def calibrate(
         overheads=beside,
         rates=rates,
     )
-    path = output or default_profile_path(context.cache_dir, info.name, precision.value)
+    path = output or profile_path(context.cache_dir, info.name, info.runtime, info.precision)
     write_profile(profile, path)
     if as_json:
         from draftproof.cli.json_lines import json_line
@@ -187,15 +188,6 @@ def numbers(option: str, text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in parts)
 
 
-def default_profile_path(cache_dir: Path | None, model: str, precision: str) -> Path:
-    """Return where a profile is kept when no file is named."""
-    from platformdirs import user_cache_path
-
-    root = cache_dir or user_cache_path("draftproof")
-    safe = "".join(char if char.isalnum() or char in "-._" else "-" for char in model)
-    return root / "profiles" / f"{safe}-{precision}.json"
-
-
 def _rounds(
     engine: Engine, proposer: str, batches: tuple[int, ...], notes: Notes
 ) -> list[RoundSample]:
@@ -208,24 +200,6 @@ def _rounds(
         for shift in range(max(chosen))
     ]
     return measure_rounds(engine.core, proposer, prompts, batches=chosen, progress=notes.say)
-
-
-def _machine(threads: int | None) -> dict[str, Any]:
-    from importlib.metadata import version
-
-    name = platform.processor() or platform.machine()
-    info = Path("/proc/cpuinfo")
-    if info.is_file():
-        lines = info.read_text(encoding="utf-8", errors="replace").splitlines()
-        named = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-        name = named[0] if named else name
-    return {
-        "cpu": name,
-        "cores": os.cpu_count(),
-        "threads": threads,
-        "python": platform.python_version(),
-        "draftproof": version("draftproof"),
-    }
 
 
 def _show(context: CliContext, profile: Profile) -> None:

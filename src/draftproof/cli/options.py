@@ -69,7 +69,7 @@ PrecisionOrNone = Annotated[
     _option(MODEL, "--precision", help="How OpenVINO holds the weights; int8 by default."),
 ]
 BackendOf = Annotated[
-    Backend, _option(MODEL, "--backend", help="The runtime; chosen by the files by default.")
+    Backend, _option(MODEL, "--backend", help="The runtime; by files and calibrations by default.")
 ]
 Device = Annotated[
     str | None, _option(MODEL, "--device", help="PyTorch: auto, cpu, cuda or cuda:1.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,10 +16,13 @@ __all__ = ["TableCost"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TableCost:
-    """Seconds over (batch, tokens per row, context), interpolated linearly.
+    """Seconds over (batch, tokens per row, context), interpolated.
 
-    Outside the table the nearest edge is scaled by the affine law, so that the table's
-    own level is kept.
+    Between two widths, and between two batches, time rises as it does along ``curve``: a
+    runtime that uses another kernel from five tokens on makes the fifth token cost more
+    than the three after it, which a straight line from four to eight would not show.
+    Without a curve, and over contexts, the line is straight. Outside the table the nearest
+    edge is scaled by the affine law, so that the table's own level is kept.
 
     Parameters
     ----------
@@ -28,11 +32,14 @@ class TableCost:
         Measured seconds, all positive.
     beyond : AffineCost
         The law outside the table.
+    curve : tuple of (int, float), optional
+        Tokens of a pass and its seconds, both strictly rising, however they are spread over
+        rows.
 
     Raises
     ------
     ConfigError
-        If the grid does not rise, or a time is missing or not positive.
+        If the grid or the curve does not rise, or a time is missing or not positive.
     """
 
     batches: tuple[int, ...]
@@ -40,7 +47,9 @@ class TableCost:
     contexts: tuple[int, ...]
     seconds: NDArray[np.float64]
     beyond: AffineCost
+    curve: tuple[tuple[int, float], ...] = ()
     _axes: tuple[Floats, Floats, Floats] = field(init=False, repr=False)
+    _knots: Floats = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         """Check the grid."""
@@ -55,6 +64,10 @@ class TableCost:
             raise ConfigError("cost table holds a time that is missing or not positive")
         axes = tuple(np.asarray(axis, dtype=np.float64) for axis in grid)
         object.__setattr__(self, "_axes", axes)
+        knots = np.asarray(self.curve, dtype=np.float64).reshape(-1, 2).T
+        if not (np.diff(knots) > 0).all():
+            raise ConfigError(f"cost table: curve {self.curve}: expected rising numbers")
+        object.__setattr__(self, "_knots", knots)
 
     def many(self, batch: float, tokens: Floats, kv_tokens: float) -> Floats:
         """Return the seconds of passes; see `StepCost.many`."""
@@ -64,15 +77,24 @@ class TableCost:
         inside_c = min(max(context, contexts[0]), contexts[-1])
         asked = tokens / batch
         inside_w = np.clip(asked, widths[0], widths[-1])
-        plane = _along(self.seconds, rows, inside_b)
+        plane = _along(self.seconds, self._bent(rows), self._bent(inside_b))
         line = _along(np.moveaxis(plane, -1, 0), contexts, inside_c)
-        found = np.interp(inside_w, widths, line)
+        found = np.interp(self._bent(inside_b * inside_w), self._bent(inside_b * widths), line)
         if inside_b == batch and inside_c == context and (inside_w == asked).all():
             return np.asarray(found, dtype=np.float64)
         law = self.beyond.many(batch, tokens, kv_tokens)
         edge = self.beyond.many(inside_b, inside_b * inside_w, inside_b * inside_c)
         scaled: Floats = found * law / edge
         return scaled
+
+    def _bent(self, tokens: Any) -> Any:
+        """Return where numbers of tokens lie along the curve; themselves without one."""
+        knots, seconds = self._knots
+        if len(knots) < 2:
+            return tokens
+        slope = (seconds[-1] - seconds[0]) / (knots[-1] - knots[0])
+        outside = np.minimum(tokens - knots[0], 0.0) + np.maximum(tokens - knots[-1], 0.0)
+        return np.interp(tokens, knots, seconds) + slope * outside
 
 
 def _along(values: NDArray[np.float64], axis: Floats, at: float) -> NDArray[np.float64]:

@@ -14,7 +14,7 @@ from draftproof.errors import ConfigError
 from draftproof.planner.cost import AffineCost
 from draftproof.planner.cost_table import TableCost
 
-__all__ = ["Cell", "FitReport", "fit_affine", "fit_report", "table_of"]
+__all__ = ["Cell", "FitReport", "curve_of", "fit_affine", "fit_report", "table_of"]
 
 #: Relative error from which a cell of the affine fit is called bad.
 BAD_ERROR = 0.10
@@ -172,4 +172,30 @@ def table_of(cells: Sequence[Cell], law: AffineCost) -> TableCost:
                     tokens = np.asarray([float(batch * width)])
                     found = float(law.many(batch, tokens, batch * context)[0])
                 seconds[i, j, k] = found
-    return TableCost(batches, widths, contexts, seconds, law)
+    return TableCost(batches, widths, contexts, seconds, law, curve_of(cells))
+
+
+def curve_of(cells: Sequence[Cell]) -> tuple[tuple[int, float], ...]:
+    """Return how the time of a pass rises with its tokens alone.
+
+    Parameters
+    ----------
+    cells : sequence of Cell
+        Measured shapes; one row, and one token per row, at the shortest context count.
+
+    Returns
+    -------
+    tuple of (int, float)
+        Tokens and seconds, both strictly rising. Where a larger pass was faster, which is
+        noise, the time before it is kept with a thousandth more.
+    """
+    shortest = min(cell.context for cell in cells)
+    times: dict[int, list[float]] = {}
+    for cell in cells:
+        if cell.context == shortest and 1 in (cell.batch, cell.width):
+            times.setdefault(cell.batch * cell.width, []).append(cell.median_s)
+    found: list[tuple[int, float]] = []
+    for tokens, seconds in sorted(times.items()):
+        least = found[-1][1] * 1.001 if found else 0.0
+        found.append((tokens, max(sum(seconds) / len(seconds), least)))
+    return tuple(found)

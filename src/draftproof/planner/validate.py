@@ -6,6 +6,7 @@ no calibration saw, and then measured on other prompts.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from draftproof.planner.estimate import SurvivalEstimate, estimate_survival
 from draftproof.planner.rounds import RoundCost
 from draftproof.planner.search import RoundTimes
 
-__all__ = ["Validation", "ValidationPoint", "validate"]
+__all__ = ["Validation", "ValidationPoint", "quantile", "validate"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +62,55 @@ class Validation:
     survival: SurvivalEstimate
 
     @property
+    def pace(self) -> float | None:
+        """Pace of the machine now over that at calibration; None without a plain setting.
+
+        The median over plain settings of measured by predicted. A shared machine may run at
+        two thirds of yesterday's pace; what speculation gains depends little on that.
+        """
+        plain = [point.measured / point.predicted for point in self.points if point.kappa == 0]
+        return statistics.median(plain) if plain else None
+
+    @property
     def median_error(self) -> float:
         """Median of the absolute relative errors."""
-        return statistics.median(abs(point.error) for point in self.points)
+        return quantile([point.error for point in self.points], 0.5)
+
+    @property
+    def median_error_at_pace(self) -> float:
+        """The same after every prediction is multiplied by `pace`."""
+        return quantile(self.errors_at_pace(), 0.5)
 
     @property
     def worst(self) -> ValidationPoint:
         """The point with the largest absolute relative error."""
         return max(self.points, key=lambda point: abs(point.error))
+
+    def errors_at_pace(self) -> list[float]:
+        """Return the relative errors of the predictions multiplied by `pace`."""
+        pace = self.pace or 1.0
+        return [point.predicted * pace / point.measured - 1.0 for point in self.points]
+
+
+def quantile(errors: Sequence[float], share: float) -> float:
+    """Return the least absolute error that a share of the errors does not exceed.
+
+    Parameters
+    ----------
+    errors : sequence of float
+        At least one.
+    share : float
+        In (0, 1]; 0.5 with an even number of errors is the mean of the middle two.
+
+    Returns
+    -------
+    float
+        Not negative.
+    """
+    sizes = sorted(abs(error) for error in errors)
+    if share == 0.5:
+        return statistics.median(sizes)
+    return sizes[max(0, math.ceil(share * len(sizes)) - 1)]
 
 
 def validate(
@@ -80,10 +122,11 @@ def validate(
     batches: Sequence[int] = (1, 3),
     kappas: Sequence[int] = (0, 2, 3, 5),
     max_tokens: int = 48,
+    repeats: int = 3,
     params: SamplingParams | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Validation:
-    """Predict settings and measure them.
+    """Predict settings and measure them, in turns.
 
     Parameters
     ----------
@@ -100,6 +143,8 @@ def validate(
         Settings.
     max_tokens : int, default 48
         Tokens per request.
+    repeats : int, default 3
+        Measurements of each setting, one per round of all settings; the median counts.
     params : SamplingParams, optional
         The policy; greedy when None.
     progress : callable, optional
@@ -128,14 +173,19 @@ def validate(
         for pair in _run(core, proposer, [prompt], most, max_tokens, policy).rounds
     ]
     survival = estimate_survival(AcceptanceCounts.from_rounds(rounds))
+    settings = [(batch, kappa) for batch in batches for kappa in kappas]
+    found: dict[tuple[int, int], list[_Measured]] = {setting: [] for setting in settings}
+    for turn in range(repeats):
+        say(f"measuring {len(settings)} settings, round {turn + 1} of {repeats}")
+        for batch, kappa in settings:
+            run = _run(core, proposer, measured[:batch], kappa, max_tokens, policy)
+            found[batch, kappa].append(run)
     points = []
-    for batch in batches:
-        for kappa in kappas:
-            say(f"measuring {batch} rows with {kappa} drafts")
-            found = _run(core, proposer, measured[:batch], kappa, max_tokens, policy)
-            times = RoundTimes(cost, most, found.context)
-            predicted = batch * survival.curve.tokens(kappa) / float(times.seconds(batch)[kappa])
-            points.append(ValidationPoint(batch, kappa, predicted, found.tokens_per_s))
+    for (batch, kappa), runs in found.items():
+        times = RoundTimes(cost, most, runs[0].context)
+        predicted = batch * survival.curve.tokens(kappa) / float(times.seconds(batch)[kappa])
+        pace = statistics.median(run.tokens_per_s for run in runs)
+        points.append(ValidationPoint(batch, kappa, predicted, pace))
     return Validation(tuple(points), survival)
 
 

@@ -34,12 +34,12 @@ __all__ = [
 #: Tokens of a pass, and its milliseconds by precision: SmolLM2-135M on OpenVINO, 2 cores
 #: with AVX2, the fastest pass of either shape (one row, or one token per row) in
 #: ``benchmarks/results/verify_cost.json``.
-BUILT_IN_TOKENS: Final = (1, 2, 4, 8, 16, 32)
+BUILT_IN_TOKENS: Final = (1, 2, 3, 4, 5, 6, 8, 12, 16, 32)
 BUILT_IN_MS: Final = MappingProxyType(
     {
-        "int8": (21.85, 26.374, 31.392, 54.847, 74.301, 114.74),
-        "f32": (37.476, 39.609, 41.96, 55.969, 75.879, 112.278),
-        "f16": (42.339, 39.125, 46.852, 59.511, 80.107, 108.231),
+        "int8": (28.637, 31.212, 30.15, 33.352, 45.889, 45.316, 51.738, 59.163, 65.895, 107.687),
+        "f32": (42.907, 47.681, 51.76, 51.717, 56.614, 56.49, 68.806, 75.456, 89.868, 122.0),
+        "f16": (45.902, 49.977, 51.31, 52.681, 56.359, 53.062, 66.028, 76.235, 90.788, 126.055),
     }
 )
 #: Looking drafts up, per row; a step beside its pass; a scored token beside it. Seconds of

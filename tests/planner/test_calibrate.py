@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from draftproof.backends.table import FunctionTable, TableBackend, seeded_probs
 from draftproof.cli import CliContext, app
+from draftproof.core.types import Draft
 from draftproof.engine import EngineCore
 from draftproof.errors import ConfigError
 from draftproof.planner.calibrate import CalibrationGrid, machine_rates, measure_passes
@@ -178,6 +179,28 @@ def test_validation_predicts_what_it_measures():
     assert found.worst.error >= found.median_error
     with pytest.raises(ConfigError, match="4 prompts"):
         validate(core, "ngram", cost, prompts, batches=(3,))
+
+
+class HalfSilent(NgramProposer):
+    """Drafts in every other round."""
+
+    asked_before = 0
+
+    def propose(self, asked):
+        self.asked_before += 1
+        found = super().propose(asked)
+        return found if self.asked_before % 2 else [Draft(proposer=self.name) for _ in found]
+
+
+def test_rounds_in_which_nothing_is_drafted_are_priced_as_plain_ones():
+    table = FunctionTable(VOCAB, lambda held: np.eye(VOCAB)[(held[-1] + 1) % VOCAB], span=1)
+    core = EngineCore(TableBackend(table, context_length=256), proposers=[HalfSilent()])
+    cost = RoundCost(AffineCost(2e-3, 1e-3), ParallelDraft())
+    prompts = [[(start + i) % VOCAB for i in range(20)] for start in range(2)]
+    (found,) = validate(core, "ngram", cost, prompts, batches=(1,), kappas=(3,)).points
+    # Half of the rounds have 3 drafts, all kept, and 4 tokens; the others 1 token of each.
+    half = 0.5 * (2e-3 + 4e-3) + 0.5 * (2e-3 + 1e-3)
+    assert found.predicted == pytest.approx(0.5 * (4 + 1) / half, rel=0.06)
 
 
 def test_a_pace_that_changed_is_no_error_of_what_drafts_gain():

@@ -66,14 +66,29 @@ class RoundTimes:
         found = self._held.get(batch)
         if found is None:
             tokens = batch * np.arange(1.0, self.max_kappa + 2.0)
-            rows = np.asarray([float(batch)])
-            drafting = [
-                float(self.cost.draft.depth_seconds(depth, rows, self.context)[0])
-                for depth in range(1, self.max_kappa + 1)
-            ]
             passes = self.cost.pass_seconds(batch, tokens, self.context)
-            found = self._held[batch] = passes + np.cumsum([0.0, *drafting])
+            found = self._held[batch] = passes + self.drafting_s(batch)
         return found
+
+    def drafting_s(self, batch: int) -> Floats:
+        """Return the seconds of drafting alone, of 0 to ``max_kappa`` drafts per row.
+
+        Parameters
+        ----------
+        batch : int
+            Rows, at least 1.
+
+        Returns
+        -------
+        ndarray of float64, shape (max_kappa + 1,)
+            0 first.
+        """
+        rows = np.asarray([float(batch)])
+        depths = range(1, self.max_kappa + 1)
+        drafting = [
+            float(self.cost.draft.depth_seconds(depth, rows, self.context)[0]) for depth in depths
+        ]
+        return np.cumsum([0.0, *drafting])
 
     def speedups(self, curve: SurvivalCurve, batch: int) -> Floats:
         """Return the speedups of 0 to ``max_kappa`` drafts.

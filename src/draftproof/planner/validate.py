@@ -12,6 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
+import numpy as np
+from numpy.typing import NDArray
+
 from draftproof.core.params import SamplingParams
 from draftproof.engine import EngineCore, GenerateRequest
 from draftproof.errors import ConfigError
@@ -21,6 +24,9 @@ from draftproof.planner.rounds import RoundCost
 from draftproof.planner.search import RoundTimes
 
 __all__ = ["Validation", "ValidationPoint", "quantile", "validate"]
+
+#: Passes over which the time of a setting is averaged.
+_PASSES = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,11 +173,9 @@ def validate(
     policy = params or SamplingParams(temperature=0.0)
     most = max(kappas)
     say(f"counting acceptance on {len(teaching)} prompts with {most} drafts")
-    rounds = [
-        pair
-        for prompt in teaching
-        for pair in _run(core, proposer, [prompt], most, max_tokens, policy).rounds
-    ]
+    taught = [_run(core, proposer, [prompt], most, max_tokens, policy) for prompt in teaching]
+    rounds = [pair for run in taught for pair in run.rounds]
+    offers = np.asarray([offer for run in taught for offer in run.offers])
     survival = estimate_survival(AcceptanceCounts.from_rounds(rounds))
     settings = [(batch, kappa) for batch in batches for kappa in kappas]
     found: dict[tuple[int, int], list[_Measured]] = {setting: [] for setting in settings}
@@ -182,16 +186,32 @@ def validate(
             found[batch, kappa].append(run)
     points = []
     for (batch, kappa), runs in found.items():
-        times = RoundTimes(cost, most, runs[0].context)
-        predicted = batch * survival.curve.tokens(kappa) / float(times.seconds(batch)[kappa])
+        seconds = _seconds(cost, batch, kappa, offers, runs[0].context)
+        predicted = batch * survival.curve.tokens(kappa) / seconds
         pace = statistics.median(run.tokens_per_s for run in runs)
         points.append(ValidationPoint(batch, kappa, predicted, pace))
     return Validation(tuple(points), survival)
 
 
+def _seconds(
+    cost: RoundCost, batch: int, kappa: int, offers: NDArray[np.int64], context: float
+) -> float:
+    """Return the mean seconds of passes whose rows draft as often as the teaching ones did.
+
+    A drafter that looks text up is silent in most rounds of free text, and a pass without
+    drafts is a plain one: the time of a full pass in every round would be far too much.
+    """
+    coins = np.random.default_rng(0)
+    drawn = coins.choice(np.minimum(offers, kappa), (_PASSES, batch)).sum(axis=1)
+    passes = cost.pass_seconds(batch, (batch + drawn).astype(np.float64), context)
+    drafting = RoundTimes(cost, max(kappa, 1), context).drafting_s(batch)[kappa]
+    return float(passes.mean() + drafting)
+
+
 @dataclass(frozen=True, slots=True)
 class _Measured:
     rounds: list[tuple[int, int]]
+    offers: list[int]
     tokens_per_s: float
     context: float
 
@@ -219,6 +239,7 @@ def _run(
         )
     seconds, tokens = 0.0, 0
     rounds: list[tuple[int, int]] = []
+    offers: list[int] = []
     started: set[str] = set()
     ended = False
     while core.has_work:
@@ -235,6 +256,7 @@ def _run(
             if output.request_id in started and output.record is not None and not is_last:
                 # A silent drafter yields what a draft that is rejected at once does. The
                 # last round is left out: the budget cuts its draft.
+                offers.append(len(output.record.drafted))
                 length = len(output.record.drafted) or kappa
                 rounds.append((length, output.record.num_accepted))
             started.add(output.request_id)
@@ -242,4 +264,4 @@ def _run(
     if not tokens:
         raise ConfigError(f"max_tokens {max_tokens}: no step had all rows decoding; expected more")
     context = sum(len(prompt) for prompt in prompts) / len(prompts) + max_tokens / 2
-    return _Measured(rounds, tokens / seconds, context)
+    return _Measured(rounds, offers, tokens / seconds, context)

@@ -230,8 +230,13 @@ class HybridHeadProposer(HybridProposer):
         Drafters without a model, the best first; at least one.
     head : ReadingProposer
         Drafts behind them, from what it is told here.
-    max_model_tokens, enough, name
-        As for `HybridProposer`. Each draftless token costs the head a pass as well.
+    max_model_tokens : int, default 3
+        Most tokens that the head adds per round.
+    enough : int, default 4
+        From this many draftless tokens on the head is not asked. Each of them costs it a pass
+        as well.
+    name : str, default "hybrid"
+        Name used in records.
 
     Raises
     ------

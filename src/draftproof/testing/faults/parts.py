@@ -137,6 +137,7 @@ class PiecewiseExecutor(NumpyExecutor):
         law: LawOfRow = law_of_row,
         rows: Callable[[Sequence[VerifyRow]], Sequence[VerifyRow]] = lambda rows: rows,
     ) -> None:
+        super().__init__()
         self._chain = chain
         self._tree = tree
         self._law = law

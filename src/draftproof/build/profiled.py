@@ -1,6 +1,7 @@
 """Which runtime the user's own calibrations found fastest for a model.
 
-The planner is imported where profiles of a model lie in the cache: nobody else pays for it.
+Profiles are read, and what reads them is imported, where the cache holds some: nobody else
+pays for it.
 """
 
 from __future__ import annotations
@@ -65,11 +66,16 @@ def fastest_runtime(
         and those without the two passes are left out.
     """
     from draftproof.planner.machine import is_this_machine, profile_folder
-    from draftproof.planner.profile import read_profile
 
     folder = profile_folder(cache_dir)
+    paths = sorted(folder.glob("*.json")) if folder.is_dir() else []
+    if not paths:
+        return ()
+
+    from draftproof.planner.profile import read_profile
+
     found: dict[str, ProfiledRuntime] = {}
-    for path in sorted(folder.glob("*.json")) if folder.is_dir() else ():
+    for path in paths:
         try:
             profile = read_profile(path)
         except ConfigError:

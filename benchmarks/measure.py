@@ -16,9 +16,10 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
+
+from draftproof.machine import installed_version, processor_name
 
 PACKAGES = ("draftproof", "numpy", "openvino", "tokenizers", "gguf", "transformers", "torch")
 
@@ -26,11 +27,11 @@ PACKAGES = ("draftproof", "numpy", "openvino", "tokenizers", "gguf", "transforme
 def environment() -> dict[str, Any]:
     """Describe the machine, the versions and the command."""
     return {
-        "cpu": _cpu_name(),
+        "cpu": processor_name(),
         "cores": os.cpu_count(),
         "load_average": list(os.getloadavg()),
         "python": platform.python_version(),
-        "packages": {name: _version(name) for name in PACKAGES if _version(name)},
+        "packages": {name: found for name in PACKAGES if (found := installed_version(name))},
         "commit": _commit(),
         "command": shlex.join(["python", *sys.argv]).replace(str(Path.home()), "~"),
     }
@@ -99,22 +100,6 @@ def report(figures: Mapping[str, Any], output: Path | None) -> None:
     if output is not None:
         output.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(record))
-
-
-def _cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def _commit() -> str:

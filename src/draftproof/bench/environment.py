@@ -9,10 +9,10 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from draftproof.bench.run_record import Environment
+from draftproof.machine import installed_version, processor_name
 
 __all__ = ["describe_environment", "environment_differences", "finish_environment"]
 
@@ -49,9 +49,9 @@ def describe_environment(arguments: Sequence[str], threads: int | None) -> Envir
     Environment
         Without its end.
     """
-    found = {name: _version(name) for name in _PACKAGES}
+    found = {name: installed_version(name) for name in _PACKAGES}
     return Environment(
-        cpu=_cpu_name(),
+        cpu=processor_name(),
         cores=os.cpu_count(),
         threads=threads,
         system=f"{platform.system()} {platform.machine()}",
@@ -122,22 +122,6 @@ def _load() -> tuple[float, float, float] | None:
     try:
         return os.getloadavg()
     except (AttributeError, OSError):
-        return None
-
-
-def _cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
         return None
 
 

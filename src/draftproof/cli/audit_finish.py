@@ -5,7 +5,6 @@ from __future__ import annotations
 import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import typer
 
 from draftproof.cli.context import CliContext, Notes, write_data
 from draftproof.cli.json_lines import json_line
+from draftproof.machine import installed_version
 
 __all__ = ["Outputs", "finish", "show_facts", "versions"]
 
@@ -56,10 +56,9 @@ def versions(*packages: str) -> str:
     """
     found = [f"python {platform.python_version()}"]
     for name in ("draftproof", "numpy", *packages):
-        try:
-            found.append(f"{name} {version(name)}")
-        except PackageNotFoundError:
-            continue
+        held = installed_version(name)
+        if held is not None:
+            found.append(f"{name} {held}")
     return ", ".join(found)
 
 

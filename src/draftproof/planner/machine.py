@@ -8,9 +8,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-__all__ = ["describe_machine", "is_this_machine", "profile_folder", "profile_path"]
+from draftproof.machine import processor_name
 
-_CPUINFO = Path("/proc/cpuinfo")
+__all__ = ["describe_machine", "is_this_machine", "profile_folder", "profile_path"]
 
 
 def describe_machine(threads: int | None) -> dict[str, Any]:
@@ -27,7 +27,7 @@ def describe_machine(threads: int | None) -> dict[str, Any]:
         JSON's own types.
     """
     return {
-        "cpu": _cpu_name(),
+        "cpu": processor_name(),
         "cores": os.cpu_count(),
         "threads": threads,
         "python": platform.python_version(),
@@ -38,7 +38,7 @@ def describe_machine(threads: int | None) -> dict[str, Any]:
 def is_this_machine(machine: Any) -> bool:
     """Say whether a profile's machine has this one's processor and number of cores."""
     return isinstance(machine, dict) and (machine.get("cpu"), machine.get("cores")) == (
-        _cpu_name(),
+        processor_name(),
         os.cpu_count(),
     )
 
@@ -68,11 +68,3 @@ def profile_path(cache_dir: Path | None, model: str, runtime: str, precision: st
     words = f"{model}-{runtime}-{precision}"
     safe = "".join(char if char.isalnum() or char in "-._" else "-" for char in words)
     return profile_folder(cache_dir) / f"{safe}.json"
-
-
-def _cpu_name() -> str:
-    if _CPUINFO.is_file():
-        for line in _CPUINFO.read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor() or platform.machine()

@@ -147,6 +147,8 @@ def test_the_history_counts(prompt, output, data) -> None:
     history = History(prompt)
     for token in output[:split]:
         history.append(token)
+        if data.draw(st.booleans()):  # asking in between changes nothing
+            history.seen()
     ids, counts = history.seen(output[split:])
     assert history.num_generated == split
     assert dict(zip(ids.tolist(), counts.tolist(), strict=True)) == {

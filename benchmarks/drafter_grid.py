@@ -150,13 +150,13 @@ def cell(
             at = turns[name] * batch
             turns[name] += 1
             chosen = [prompts[(at + row) % len(prompts)] for row in range(batch)]
-            if turns[name] == 1:  # warms up; its counts are left out
-                return timed(engines[name], chosen, temperature, Counted(), options.max_tokens)
             return timed(engines[name], chosen, temperature, counted[name], options.max_tokens)
 
         return run
 
-    runs = interleave({name: subject(name) for name in engines}, repeats=options.repeats)
+    runs = interleave(
+        {name: subject(name) for name in engines}, repeats=options.repeats, warm_up=False
+    )
     plain_pass = counted["plain"].target_s / max(counted["plain"].num_steps, 1)
     table = {}
     for name in engines:
@@ -224,13 +224,15 @@ def main() -> None:
     engines = cores(options, names)
     tokenizer = engines["plain"].tokenizer
     assert tokenizer is not None
+    for core in engines.values():  # warms up
+        timed(core, [tokenizer.encode("Once upon a time")], 1.0, Counted(), 16)
     figures: dict[str, Any] = {}
     for kind in options.kinds.split(","):
         prompts = [
             tokenizer.encode_chat(
                 [{"role": role, "content": text} for role, text in Workloads().prompt(kind, n)]
             )
-            for n in range((options.repeats + 1) * max(options.batches))
+            for n in range(options.repeats * max(options.batches))
         ]
         for temperature in options.temperatures:
             for batch in options.batches:

@@ -38,7 +38,11 @@ def environment() -> dict[str, Any]:
 
 
 def interleave(
-    subjects: Mapping[str, Callable[[], float]], *, repeats: int, seed: int = 0
+    subjects: Mapping[str, Callable[[], float]],
+    *,
+    repeats: int,
+    seed: int = 0,
+    warm_up: bool = True,
 ) -> dict[str, list[float]]:
     """Time subjects in rounds, each round in another random order.
 
@@ -47,9 +51,11 @@ def interleave(
     subjects : mapping of str to callable
         Each runs once and returns its figure.
     repeats : int
-        Rounds that count; one more warms up.
+        Rounds that count.
     seed : int
         Seed of the orders.
+    warm_up : bool
+        Run one more round before, which does not count.
 
     Returns
     -------
@@ -60,7 +66,7 @@ def interleave(
     order = list(subjects)
     shuffler = random.Random(seed)
     figures: dict[str, list[float]] = {name: [] for name in order}
-    for round_number in range(repeats + 1):
+    for round_number in range(0 if warm_up else 1, repeats + 1):
         shuffler.shuffle(order)
         for name in order:
             figure = subjects[name]()

@@ -2,56 +2,93 @@
 
 from __future__ import annotations
 
-from typing import get_args
+from typing import Literal, get_args
 
 from draftproof.backends.borrowed import borrow
 from draftproof.core.protocols import ModelBackend
 from draftproof.errors import ConfigError, IncompatibleModelsError
-from draftproof.models.head_files import find_head, read_head
+from draftproof.models.eagle_config import read_eagle_config
+from draftproof.models.head_files import find_head, is_own_head, read_head
 from draftproof.proposers.draft_head import HeadRunner
 
-__all__ = ["load_head"]
+__all__ = ["HiddenLayers", "head_layers", "load_head"]
+
+#: Which hidden states a target has to tell: their numbers, or the usual three of EAGLE-3.
+HiddenLayers = tuple[int, ...] | Literal["eagle3"]
+
+
+def head_layers(ref: str) -> HiddenLayers | None:
+    """Return which hidden states a head reads, before its target is loaded.
+
+    Parameters
+    ----------
+    ref : str
+        A built-in name or a folder.
+
+    Returns
+    -------
+    tuple of int, "eagle3" or None
+        What ``hidden_layers`` of `draftproof.backends.torch_hf.load_torch` takes; None for
+        heads that read what the output layer reads.
+
+    Raises
+    ------
+    ModelFileError
+        If there is no head, or it has an option that is not known.
+    """
+    folder = find_head(ref)
+    if is_own_head(folder):
+        return None
+    config = read_eagle_config(folder / "config.json")
+    return None if config.kind == "eagle" else config.layers or "eagle3"
 
 
 def load_head(
-    ref: str, target: ModelBackend, *, precision: str = "int8", threads: int | None = None
+    ref: str, target: ModelBackend, *, precision: str | None = None, threads: int | None = None
 ) -> HeadRunner:
     """Load a draft head for a target that gives its hidden states.
 
     Parameters
     ----------
     ref : str
-        A built-in name such as ``"smollm2-head"``, or a folder that
-        ``draftproof distill`` made.
+        A built-in name such as ``"smollm2-head"``, a folder that ``draftproof distill``
+        made, or one with a published head in the format of speculators or of EAGLE-3.
     target : ModelBackend
-        The model whose text is drafted; it lends embedding and output layer.
-    precision : {"int8", "f16", "f32"}, default "int8"
-        How the head's matrices are kept. Drafts change with it, never the text's law.
+        The model whose text is drafted; it lends embedding and output layer where the head
+        has none.
+    precision : {"int8", "f16", "f32"}, optional
+        How the matrices of our own heads are kept, ``"int8"`` when None. Published heads
+        have the type of the target. Drafts change with it, never the text's law.
     threads : int, optional
-        Threads of the runtime; all physical cores when None.
+        Threads of OpenVINO, for our own heads; all physical cores when None.
 
     Returns
     -------
     HeadRunner
-        The head, on OpenVINO's CPU runtime wherever the target runs.
+        Our own heads on OpenVINO's CPU runtime wherever the target runs, published ones on
+        PyTorch beside it.
 
     Raises
     ------
     ConfigError
-        If the precision is unknown.
+        If the precision is unknown, or a published head is asked for with a target on
+        another runtime than PyTorch.
     ModelFileError
         If there is no head, or a damaged one.
     IncompatibleModelsError
         If the head was made for another vocabulary or another width.
     """
+    folder = find_head(ref)
+    if not is_own_head(folder):
+        return _published(ref, target, precision)
     from draftproof.backends.openvino.head import OpenVINOHead
     from draftproof.backends.openvino.weights import Precision
 
-    if precision not in get_args(Precision):
+    if precision is not None and precision not in get_args(Precision):
         raise ConfigError(
             f"precision is {precision!r}, expected one of {', '.join(get_args(Precision))}"
         )
-    head = read_head(find_head(ref))
+    head = read_head(folder)
     info, shape = target.info, head.shape
     if (shape.vocab_size, shape.hidden_size) != (info.vocab_size, info.hidden_size):
         raise IncompatibleModelsError(
@@ -59,5 +96,24 @@ def load_head(
             f"{info.name} has {info.vocab_size} of width {info.hidden_size}"
         )
     borrowed = borrow(target)
-    kept: Precision = precision  # type: ignore[assignment]  # one of the literals, as checked
+    kept: Precision = precision or "int8"  # type: ignore[assignment]  # a literal, as checked
     return OpenVINOHead(head, borrowed.embedding, borrowed.output, precision=kept, threads=threads)
+
+
+def _published(ref: str, target: ModelBackend, precision: str | None) -> HeadRunner:
+    """Load a published head beside its target."""
+    if target.info.runtime != "torch":
+        raise ConfigError(
+            f"the head {ref} is a published one, which runs beside a target on torch; "
+            f"{target.info.name} runs on {target.info.runtime}. Expected --backend torch"
+        )
+    from draftproof.backends.torch_hf import TorchBackend, load_torch_head
+
+    if not isinstance(target, TorchBackend):
+        raise ConfigError(f"the head {ref} needs a target in one process; expected no ranks")
+    if precision is not None:
+        raise ConfigError(
+            f"precision {precision} has no effect on the head {ref}, which has the type of its "
+            "target on torch; expected none"
+        )
+    return load_torch_head(find_head(ref), target)

@@ -10,7 +10,7 @@ from typing import Any
 from draftproof.build.draft_links import DraftLink, early_exit, link_vocabularies
 from draftproof.build.drafters import make_more_proposers, make_proposers
 from draftproof.build.grammars import lazy_constraints
-from draftproof.build.heads import load_head
+from draftproof.build.heads import head_layers, load_head
 from draftproof.build.lengths import make_policy
 from draftproof.build.runtimes import PRECISIONS, Progress, RuntimeOptions, load_model
 from draftproof.build.speculative import SpeculativeConfig
@@ -132,12 +132,14 @@ def load(
         cache_type_k=cache_type_k,
         cache_type_v=cache_type_v,
     )
+    head_name = config.model if config.has_head else None
     target, tokenizer = load_model(
         model,
         runtime=runtime,
         kv_cache_bytes=kv_cache_bytes,
         deterministic=deterministic,
         with_hidden=config.has_head,
+        hidden_layers=head_layers(head_name) if head_name is not None else None,
         cache_dir=cache_dir,
         progress=say,
         context_length=context_length,
@@ -148,9 +150,9 @@ def load(
     if config.num_layers is not None:
         draft = early_exit(target, config.num_layers)
     head: HeadRunner | None = None
-    if config.model is not None and config.has_head:
-        chosen = draft_precision or precision or PRECISIONS[0]
-        head = load_head(config.model, target, precision=chosen, threads=threads)
+    if head_name is not None:
+        chosen = draft_precision or precision
+        head = load_head(head_name, target, precision=chosen, threads=threads)
     elif config.model is not None:
         draft, draft_tokenizer = load_model(
             config.model,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -127,6 +127,7 @@ def load_model(
     threads: int | None = None,
     deterministic: bool = False,
     with_hidden: bool = False,
+    hidden_layers: Sequence[int] | Literal["eagle3"] | None = None,
     cache_dir: Path | None = None,
     progress: Progress | None = None,
 ) -> tuple[ModelBackend, Tokenizer]:
@@ -147,6 +148,8 @@ def load_model(
         Let the runtime pad small passes, so that they round as larger ones do.
     with_hidden : bool, default False
         Keep the hidden states of each pass for a drafter that reads them.
+    hidden_layers : sequence of int or "eagle3", optional
+        Which ones, where it is not the last; see `draftproof.backends.torch_hf.load_torch`.
     cache_dir : Path, optional
         Where downloads and prepared models are kept.
     progress : callable, optional
@@ -174,8 +177,12 @@ def load_model(
         name = _profiled(source, chosen, cache_dir, say, with_hidden=with_hidden)
     chosen.refuse_others(name, source.name)
     if name == "torch":
-        return _load_torch(
-            source, chosen, context_length, kv_cache_bytes, threads, with_hidden, say
+        told = {"with_hidden": with_hidden, "hidden_layers": hidden_layers}
+        return _load_torch(source, chosen, context_length, kv_cache_bytes, threads, told, say)
+    if hidden_layers is not None:
+        raise ConfigError(
+            "heads of type 'eagle3' read hidden states between layers, which the "
+            f"{name} backend does not give; expected --backend torch"
         )
     if name == "llamacpp":
         if with_hidden:
@@ -260,7 +267,7 @@ def _load_torch(
     context_length: int | None,
     kv_cache_bytes: int | None,
     threads: int | None,
-    with_hidden: bool,
+    told: Mapping[str, Any],
     say: Progress,
 ) -> tuple[ModelBackend, Tokenizer]:
     torch_hf = _torch_hf()
@@ -275,7 +282,7 @@ def _load_torch(
         "kv_cache_bytes": kv_cache_bytes,
         "threads": threads,
         "host_logits": True,
-        "with_hidden": with_hidden,
+        **told,
     }
     if num_ranks > 1:
         return torch_hf.load_parallel(source.path, num_ranks, **options), tokenizer

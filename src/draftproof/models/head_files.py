@@ -33,6 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from draftproof.errors import ModelFileError
+from draftproof.models.eagle_config import describes_eagle
 from draftproof.models.tensor_file import read_tensors, write_tensors
 
 __all__ = [
@@ -41,11 +42,14 @@ __all__ = [
     "built_in_heads",
     "find_head",
     "is_head",
+    "is_own_head",
     "read_head",
     "write_head",
 ]
 
 _CONFIG, _WEIGHTS = "config.json", "model.safetensors"
+#: What the weights of published heads are called beside; several files are one head.
+_OTHERS: Final = ("*.safetensors", "pytorch_model.bin")
 _FOLDER: Final = Path(__file__).parent / "heads"
 #: Names of heads that come with the package, and the folder of each.
 _NAMED: Final = (("smollm2-head", "smollm2-135m-instruct"),)
@@ -169,7 +173,8 @@ def find_head(ref: str) -> Path:
     """
     known = built_in_heads()
     path = known.get(ref, Path(ref).expanduser())
-    if not (path / _CONFIG).is_file() or not (path / _WEIGHTS).is_file():
+    has_weights = any(any(path.glob(pattern)) for pattern in _OTHERS)
+    if not (path / _CONFIG).is_file() or not has_weights:
         expected = ", ".join([*known, f"a folder with {_CONFIG} and {_WEIGHTS}"])
         raise ModelFileError(f"{ref}: no draft head; expected {expected}")
     return path
@@ -186,7 +191,8 @@ def is_head(ref: str) -> bool:
     Returns
     -------
     bool
-        True for names of `built_in_heads` and for folders whose ``config.json`` says so.
+        True for names of `built_in_heads` and for folders whose ``config.json`` says so,
+        in our format, in that of speculators or in that of EAGLE-3's authors.
     """
     if ref in built_in_heads():
         return True
@@ -194,7 +200,30 @@ def is_head(ref: str) -> bool:
         config = json.loads((Path(ref).expanduser() / _CONFIG).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
-    return isinstance(config, dict) and "speculators_model_type" in config
+    return isinstance(config, dict) and describes_eagle(config)
+
+
+def is_own_head(folder: Path) -> bool:
+    """Say whether a head is in the format that `write_head` writes.
+
+    Parameters
+    ----------
+    folder : Path
+        What `find_head` returned.
+
+    Returns
+    -------
+    bool
+        False for published heads, which `draftproof.models.eagle_config` reads. True also
+        for what describes no head, which `read_head` refuses with the reason.
+    """
+    try:
+        config = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return True
+    if not isinstance(config, dict) or not describes_eagle(config):
+        return True
+    return config.get("speculators_model_type") == "eagle" and "window" in config
 
 
 def write_head(folder: Path, head: HeadWeights) -> None:
@@ -276,7 +305,7 @@ def read_head(folder: Path) -> HeadWeights:
         if kind == "eagle3":
             raise ModelFileError(
                 f"{path}: a drafter of type 'eagle3', which reads hidden states of three of the "
-                "target's layers; backends give the last one only. Expected type 'eagle'"
+                "target's layers and runs beside a target on torch. Expected type 'eagle'"
             )
         if kind != "eagle" or not config["layernorms"] or config["fusion_bias"]:
             raise ModelFileError(

@@ -32,7 +32,7 @@ class HeadSize(Protocol):
 
     @property
     def hidden_size(self) -> int:
-        """Width E of the features."""
+        """Width E of the features that a target tells."""
         ...
 
     @property
@@ -83,7 +83,8 @@ class HeadRunner(Protocol):
         Parameters
         ----------
         features : ndarray of float32, shape (B, T, E)
-            Feature before each token: the target's, or one that was predicted.
+            Feature before each token: the target's, or one that was predicted, which may be
+            of another width: that of the features that are returned.
         token_ids, positions : ndarray of int64, shape (B, T)
             Tokens and their places.
         keys, values : ndarray of float32, shape (B, K, C, D)

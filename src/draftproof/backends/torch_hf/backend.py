@@ -19,6 +19,7 @@ from draftproof.backends.paged_batch import append_batch, check_batch, check_con
 from draftproof.backends.torch_hf.model import PagedModel
 from draftproof.backends.torch_hf.pages import KvPages
 from draftproof.backends.torch_hf.plan import PassPlan
+from draftproof.backends.torch_hf.taps import check_layers
 from draftproof.cache import CacheUsage, PageCopy, PagedCache
 from draftproof.core.types import FlatBatch, ModelInfo
 from draftproof.errors import ConfigError
@@ -51,6 +52,9 @@ class TorchBackend:
         Return logits as numpy arrays; otherwise as tensors on the model's device.
     with_hidden : bool
         Keep the hidden states of each pass for a drafter that reads them.
+    hidden_layers : sequence of int
+        Keep these instead, joined: rising numbers of states between the layers, as
+        `draftproof.backends.torch_hf.taps` counts them.
     """
 
     def __init__(
@@ -66,6 +70,7 @@ class TorchBackend:
         vocab_size: int | None = None,
         host_logits: bool = True,
         with_hidden: bool = False,
+        hidden_layers: Sequence[int] = (),
     ) -> None:
         if context_length < 1:
             raise ConfigError(f"context_length is {context_length}, expected at least 1")
@@ -74,6 +79,9 @@ class TorchBackend:
                 f"the tokenizer has {vocab_size} tokens, the model {model.vocab_size}; "
                 "expected no more than the model has"
             )
+        if hidden_layers:
+            hidden_layers = check_layers(hidden_layers, model.num_layers)
+        self._joined = tuple(hidden_layers)
         self._model = model
         self._host_logits = host_logits
         self._pages = KvPages(model.shapes, kv_cache_bytes, page_size, model.dtype, model.device)
@@ -90,9 +98,10 @@ class TorchBackend:
             kv_bytes_per_token=pages.bytes_per_page // page_size,
             page_size=page_size if prefix_caching else 0,
             trees=True,
-            hidden_size=model.hidden_size if with_hidden else 0,
+            hidden_size=model.hidden_size * (len(self._joined) or int(with_hidden)),
         )
         self._hidden = np.empty((0, self._info.hidden_size), dtype=np.float32)
+        self._states: Any = None
 
     @property
     def info(self) -> ModelInfo:
@@ -108,6 +117,16 @@ class TorchBackend:
     def num_layers(self) -> int:
         """Number of layers; hidden states are counted from 0, the embedding, to this."""
         return self._model.num_layers
+
+    @property
+    def hidden_layers(self) -> tuple[int, ...]:
+        """Numbers of the states that are kept, joined; empty for those of the output layer."""
+        return self._joined
+
+    @property
+    def model(self) -> PagedModel:
+        """The model, from which a draft head on the same device borrows."""
+        return self._model
 
     def open(self, token_ids: Sequence[int] = ()) -> int:
         """Start a sequence, with the longest cached prefix of its tokens.
@@ -192,9 +211,13 @@ class TorchBackend:
         if not self._info.hidden_size:
             logits, _ = self._score(batch, ())
             return self._returned(logits)
-        logits, hidden = self._score(batch, (self.num_layers,), all_rows=True)
-        if hidden is not None:
-            self._hidden = hidden[0].float().cpu().numpy()
+        if self._joined:
+            logits, states = self._score(batch, (), joined=self._joined)
+        else:
+            logits, states = self._score(batch, (self.num_layers,), all_rows=True)
+            states = None if states is None else states[0]
+        if states is not None:
+            self._states = states
         return self._returned(logits)
 
     def hidden(self) -> NDArray[np.float32]:
@@ -203,8 +226,11 @@ class TorchBackend:
         Returns
         -------
         ndarray of float32, shape (N, E)
-            One row per token of the batch.
+            One row per token of the batch; with ``hidden_layers`` their states one after
+            the other.
         """
+        if self._states is not None:  # they leave the device when somebody asks
+            self._hidden, self._states = self._states.float().cpu().numpy(), None
         return self._hidden
 
     def matrices(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
@@ -289,7 +315,12 @@ class TorchBackend:
         return found
 
     def _score(
-        self, batch: FlatBatch, layers: Sequence[int], *, all_rows: bool = False
+        self,
+        batch: FlatBatch,
+        layers: Sequence[int],
+        *,
+        all_rows: bool = False,
+        joined: Sequence[int] = (),
     ) -> tuple[Any, Any]:
         """Append a batch, or nothing when that fails."""
         past_lens = self._cache.lengths(batch.sequence_ids)
@@ -304,7 +335,9 @@ class TorchBackend:
             self._copy_pages()
             table = self._cache.block_table(batch.sequence_ids)
             plan = PassPlan(batch, past_lens, table, self._pages.page_size, self._model.device)
-            logits, hidden = self._model.run(plan, self._pages, layers, all_rows=all_rows)
+            logits, hidden = self._model.run(
+                plan, self._pages, layers, all_rows=all_rows, joined=joined
+            )
         except BaseException:
             for sequence_id, length in zip(batch.sequence_ids, past_lens.tolist(), strict=True):
                 self._cache.truncate(sequence_id, length)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
@@ -18,6 +19,7 @@ from draftproof.backends.torch_hf.inspect import inspect_layers, refuse_by_confi
 from draftproof.backends.torch_hf.model import PagedModel
 from draftproof.backends.torch_hf.packing import LinearName, pack_linears
 from draftproof.backends.torch_hf.parallel_options import cut_over, refuse_parallel
+from draftproof.backends.torch_hf.taps import check_layers, eagle3_layers
 from draftproof.errors import ConfigError, ModelFileError
 
 __all__ = ["DEFAULT_KV_CACHE_BYTES", "DTYPES", "DtypeName", "load_torch"]
@@ -46,6 +48,7 @@ def load_torch(
     prefix_caching: bool = True,
     host_logits: bool | None = None,
     with_hidden: bool = False,
+    hidden_layers: Sequence[int] | Literal["eagle3"] | None = None,
     num_ranks: int = 1,
 ) -> TorchBackend:
     """Load a causal language model of transformers.
@@ -90,6 +93,9 @@ def load_torch(
         the device.
     with_hidden : bool, default False
         Keep the hidden states of each pass for a drafter that reads them.
+    hidden_layers : sequence of int or "eagle3", optional
+        Keep these hidden states, joined, in place of what the output layer reads: 0 is the
+        embedding, ``i`` what layer ``i`` reads. ``"eagle3"`` is 2, n // 2 and n - 3 of n.
     num_ranks : int, default 1
         Ranks of the default process group over which the model is cut by its own plan;
         each of them makes this call. See `load_parallel`, which starts them.
@@ -118,6 +124,7 @@ def load_torch(
             raise ConfigError(f"threads is {threads}, expected 1 to {most}")
         torch.set_num_threads(threads)
     if num_ranks > 1:
+        with_hidden = with_hidden or hidden_layers is not None
         refuse_parallel(model, device=device, linear=linear, with_hidden=with_hidden)
         linear = "plain"
     if isinstance(model, str | Path):
@@ -133,6 +140,10 @@ def load_torch(
     precision = pack_linears(model, linear, may_round=dtype == "auto")
     paged = PagedModel(model, inspect_layers(model, limit), attention)
     check_law(paged)
+    if hidden_layers == "eagle3":
+        hidden_layers = eagle3_layers(paged.num_layers)
+    elif hidden_layers is not None:
+        hidden_layers = check_layers([int(i) for i in hidden_layers], paged.num_layers)
     on_cpu = model.device.type == "cpu"
     return TorchBackend(
         paged,
@@ -145,6 +156,7 @@ def load_torch(
         vocab_size=vocab_size,
         host_logits=on_cpu if host_logits is None else host_logits,
         with_hidden=with_hidden,
+        hidden_layers=hidden_layers or (),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from draftproof.backends.torch_hf.attention import AttentionName, PagedPass
 from draftproof.backends.torch_hf.interface import PASS
 from draftproof.backends.torch_hf.pages import KvPages, KvShape
 from draftproof.backends.torch_hf.plan import PassPlan
+from draftproof.backends.torch_hf.taps import StateTaps
 from draftproof.errors import BackendError, ConfigError, ModelFileError
 
 __all__ = ["PagedModel"]
@@ -37,6 +39,7 @@ class PagedModel:
         self.device = model.device
         self.dtype = model.dtype
         self.vocab_size = int(model.get_output_embeddings().out_features)
+        self._layers: Any = None
 
     @property
     def num_layers(self) -> int:
@@ -47,6 +50,16 @@ class PagedModel:
     def hidden_size(self) -> int:
         """Return the width of what the output layer reads."""
         return int(self.model.get_output_embeddings().in_features)
+
+    def layers(self) -> Any:
+        """Return the list of decoder layers, looked up once."""
+        if self._layers is None:
+            self._layers = self.model.get_submodule(_layer_list(self.model, self.num_layers))
+        return self._layers
+
+    def embedding(self) -> Any:
+        """Return the embedding where it is, (V, E)."""
+        return self.model.get_input_embeddings().weight.detach()
 
     def matrices(self) -> tuple[Any, Any]:
         """Return embedding and output layer on the host, (V, E) each, in float32."""
@@ -64,6 +77,7 @@ class PagedModel:
         layers: Sequence[int] = (),
         *,
         all_rows: bool = False,
+        joined: Sequence[int] = (),
     ) -> tuple[Any, Any]:
         """Write keys and values of the tokens and score the wanted ones.
 
@@ -78,12 +92,16 @@ class PagedModel:
             number of layers is what the head reads.
         all_rows : bool, default False
             Return hidden states of all N tokens, not of the wanted ones alone.
+        joined : sequence of int
+            Instead of ``layers``: numbers of states between the layers, as
+            `draftproof.backends.torch_hf.taps` counts them, which are joined for all N
+            tokens.
 
         Returns
         -------
         logits : torch.Tensor of float32, shape (M, V)
             On the device of the model.
-        hidden : torch.Tensor or None, shape (len(layers), M, E)
+        hidden : torch.Tensor or None, shape (len(layers), M, E) or (N, len(joined) * E)
             Hidden states of the wanted rows, or of all.
 
         Raises
@@ -93,7 +111,12 @@ class PagedModel:
         """
         extra: dict[str, Any] = {"output_hidden_states": True} if layers else {}
         try:
-            with torch.inference_mode():
+            with torch.inference_mode(), ExitStack() as hooks:
+                told: Any = None
+                if joined:
+                    extent = (plan.token_ids.numel(), len(joined) * self.hidden_size)
+                    told = torch.empty(extent, dtype=self.dtype, device=self.device)
+                    hooks.enter_context(StateTaps(self.layers(), joined, told))
                 output = self.model(
                     input_ids=plan.token_ids,
                     position_ids=plan.positions,
@@ -104,7 +127,7 @@ class PagedModel:
                 )
                 logits = output.logits[0].float()
                 if not layers:
-                    return logits, None
+                    return logits, told
                 states = [output.hidden_states[layer][0] for layer in layers]
                 if all_rows:
                     return logits, torch.stack(states)

@@ -1,8 +1,10 @@
 """The engine on PyTorch against transformers' own generation, on the same weights.
 
-Greedy, batch 1, float32. Subjects: ``generate``, ``generate`` with prompt lookup, and the
-engine without and with the n-gram drafter at the same kappa; rounds are interleaved in
-random order, and ratios are taken within a round.
+Greedy, float32. Subjects: ``generate``, ``generate`` with prompt lookup and with its own first
+layers as the assistant, and the engine plain, with the n-gram drafter and with the same
+early exit, at the same kappa; rounds are interleaved in random order, and ratios are taken
+within a round. With ``--batch`` above 1 the rows are the same sentences in other orders;
+what transformers refuses is kept as the error that it gives.
 
     python benchmarks/torch_generate.py MODEL [--kappa 8] [--linear auto] [--output FILE]
 
@@ -23,19 +25,32 @@ from transformers.utils import logging
 
 from draftproof.backends.torch_hf import load_torch
 from draftproof.backends.torch_hf.from_gguf import model_from_gguf
+from draftproof.core.protocols import Proposer
 from draftproof.engine import Engine, EngineCore
 from draftproof.models import resolve
-from draftproof.proposers import NgramProposer
+from draftproof.proposers import DraftModelProposer, NgramProposer
 from draftproof.text import Tokenizer
 
 #: A task that copies from its prompt, which is what prompt lookup is for.
-PROMPT = (
-    "Repeat this text word for word, then stop.\n\n"
-    "The harbour lies to the north of the old town. Every morning the boats come back with "
-    "herring and cod, and every morning the gulls are there before them. In the market hall "
-    "the fish is weighed, sold and packed in ice. By noon the hall is empty and the floor is "
-    "washed, and the gulls go back to the harbour to wait for the boats."
+SENTENCES = (
+    "The harbour lies to the north of the old town.",
+    "Every morning the boats come back with herring and cod, and every morning the gulls are "
+    "there before them.",
+    "In the market hall the fish is weighed, sold and packed in ice.",
+    "By noon the hall is empty and the floor is washed, and the gulls go back to the harbour to "
+    "wait for the boats.",
 )
+
+
+def prompts_of(tokenizer: Tokenizer, count: int) -> list[list[int]]:
+    """Ask for the sentences in as many orders; each begins with another one."""
+    asked = []
+    for row in range(count):
+        turned = [SENTENCES[(row + place) % len(SENTENCES)] for place in range(len(SENTENCES))]
+        task = "Repeat this text word for word, then stop." + "." * (row // len(SENTENCES))
+        content = f"{task}\n\n{' '.join(turned)}"
+        asked.append(tokenizer.encode_chat([{"role": "user", "content": content}]))
+    return asked
 
 
 def main() -> int:
@@ -48,6 +63,8 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--clock", choices=["cpu", "wall"], default="cpu")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--layers", type=int, default=8, help="of the early exit; 0 leaves it out")
     parser.add_argument("--output", type=Path, default=None, help="write the JSON here too")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
@@ -56,24 +73,36 @@ def main() -> int:
     source = resolve(args.model)
     args.model = source.path
     tokenizer = Tokenizer.from_source(source)
-    prompt = tokenizer.encode_chat([{"role": "user", "content": PROMPT}])
-    texts: dict[str, list[int]] = {}
-    subjects = _theirs(args, prompt, clock, texts) | _ours(args, tokenizer, prompt, clock, texts)
+    prompts = prompts_of(tokenizer, args.batch)
+    texts: dict[str, list[list[int]]] = {}
+    refused: dict[str, str] = {}
+    subjects = _theirs(args, prompts, clock, texts, refused)
+    subjects |= _ours(args, tokenizer, prompts, clock, texts)
     figures = interleave(subjects, repeats=args.repeats)
     for name, values in figures.items():
-        same = "same text" if texts[name] == texts["generate"] else "another text"
-        print(f"{name:24s} {shown(summary(values))} tokens/s, {same}")
+        same = sum(map(list.__eq__, texts[name], texts["generate"]))
+        print(f"{name:24s} {shown(summary(values))} tokens/s, {same} of {args.batch} texts equal")
+    for name, error in refused.items():
+        print(f"{name:24s} refused: {error}")
+    wanted = {
+        "plain": ("engine", "generate"),
+        "prompt lookup": ("engine, n-gram", "generate, lookup"),
+        "early exit": ("engine, early exit", "generate, early exit"),
+        "lookup over plain, ours": ("engine, n-gram", "engine"),
+        "lookup over plain, theirs": ("generate, lookup", "generate"),
+        "lookup over their plain": ("engine, n-gram", "generate"),
+    }
     pairs = {
-        "plain": ratios(figures["engine"], figures["generate"]),
-        "prompt lookup": ratios(figures["engine, n-gram"], figures["generate, lookup"]),
-        "lookup over plain, ours": ratios(figures["engine, n-gram"], figures["engine"]),
-        "lookup over plain, theirs": ratios(figures["generate, lookup"], figures["generate"]),
+        name: ratios(figures[of], figures[to])
+        for name, (of, to) in wanted.items()
+        if of in figures and to in figures
     }
     for name, pair in pairs.items():
         print(f"{name:26s} {shown(pair)} times")
     record = {"benchmark": "torch_generate", "kappa": args.kappa, "clock": args.clock}
-    record |= {"linear": args.linear, "threads": args.threads, "prompt_tokens": len(prompt)}
-    record |= {"num_tokens": args.tokens, "ratios": pairs}
+    record |= {"linear": args.linear, "threads": args.threads, "batch": args.batch}
+    record |= {"prompt_tokens": [len(prompt) for prompt in prompts], "refused": refused}
+    record |= {"num_tokens": args.tokens, "layers": args.layers, "ratios": pairs}
     record |= {"same_text": {name: text == texts["generate"] for name, text in texts.items()}}
     record |= {"tokens_per_s": {name: summary(values) for name, values in figures.items()}}
     report(record, args.output)
@@ -82,63 +111,85 @@ def main() -> int:
 
 def _theirs(
     args: argparse.Namespace,
-    prompt: list[int],
+    prompts: list[list[int]],
     clock: Callable[[], float],
-    texts: dict[str, list[int]],
+    texts: dict[str, list[list[int]]],
+    refused: dict[str, str],
 ) -> dict[str, Callable[[], float]]:
-    """Return transformers' generation without and with prompt lookup."""
+    """Return transformers' generation: plain, with prompt lookup, with an early exit."""
     model = model_from_gguf(args.model)
-    ids = torch.tensor([prompt])
+    longest = max(map(len, prompts))
+    mask = torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in prompts])
+    ids = torch.tensor([[0] * (longest - len(row)) + row for row in prompts])
 
-    def run(name: str, **options: int) -> float:
+    def run(name: str, tokens: int, options: dict[str, int]) -> float:
         begin = clock()
         found = model.generate(
             ids,
-            attention_mask=torch.ones_like(ids),
+            attention_mask=mask,
             do_sample=False,
-            max_new_tokens=args.tokens,
-            min_new_tokens=args.tokens,
+            max_new_tokens=tokens,
+            min_new_tokens=tokens,
             eos_token_id=None,
             pad_token_id=0,
             **options,
         )
         elapsed = clock() - begin
-        texts[name] = found[0, len(prompt) :].tolist()
-        return len(texts[name]) / elapsed
+        texts[name] = found[:, longest:].tolist()
+        return tokens * len(prompts) / elapsed
 
-    return {
-        "generate": lambda: run("generate"),
-        "generate, lookup": lambda: run("generate, lookup", prompt_lookup_num_tokens=args.kappa),
+    ways: dict[str, dict[str, int]] = {
+        "generate": {},
+        "generate, lookup": {"prompt_lookup_num_tokens": args.kappa},
     }
+    if args.layers:
+        ways["generate, early exit"] = {
+            "assistant_early_exit": args.layers,
+            "num_assistant_tokens": args.kappa,
+        }
+    subjects: dict[str, Callable[[], float]] = {}
+    for name, options in ways.items():
+        try:
+            run(name, 2, options)
+        except ValueError as error:
+            refused[name] = str(error)
+            texts.pop(name, None)
+            continue
+        subjects[name] = lambda n=name, o=options: run(n, args.tokens, o)
+    return subjects
 
 
 def _ours(
     args: argparse.Namespace,
     tokenizer: Tokenizer,
-    prompt: list[int],
+    prompts: list[list[int]],
     clock: Callable[[], float],
-    texts: dict[str, list[int]],
+    texts: dict[str, list[list[int]]],
 ) -> dict[str, Callable[[], float]]:
-    """Return the engine without and with the n-gram drafter."""
+    """Return the engine: plain, with the n-gram drafter, with an early exit."""
     backend = load_torch(
-        args.model, linear=args.linear, kv_cache_bytes=64 << 20, prefix_caching=False
+        args.model, linear=args.linear, kv_cache_bytes=256 << 20, prefix_caching=False
     )
 
     def run(name: str, engine: Engine) -> float:
+        requests = [
+            engine.request(prompt, max_tokens=args.tokens, ignore_eos=True) for prompt in prompts
+        ]
         begin = clock()
-        result = engine.generate(prompt, max_tokens=args.tokens, ignore_eos=True)
+        results = engine.generate_many(requests)
         elapsed = clock() - begin
-        texts[name] = [event.token_id for event in result.tokens]
-        return len(texts[name]) / elapsed
+        texts[name] = [[event.token_id for event in result.tokens] for result in results]
+        return sum(map(len, texts[name])) / elapsed
 
-    plain = Engine(EngineCore(backend, tokenizer=tokenizer))
-    lookup = Engine(
-        EngineCore(backend, tokenizer=tokenizer, proposers=[NgramProposer()], kappa=args.kappa)
-    )
-    return {
-        "engine": lambda: run("engine", plain),
-        "engine, n-gram": lambda: run("engine, n-gram", lookup),
-    }
+    def engine(*proposers: Proposer) -> Engine:
+        kappa = args.kappa if proposers else 0
+        return Engine(EngineCore(backend, tokenizer=tokenizer, proposers=proposers, kappa=kappa))
+
+    engines = {"engine": engine(), "engine, n-gram": engine(NgramProposer())}
+    if args.layers:
+        exit_ = backend.early_exit(args.layers)
+        engines["engine, early exit"] = engine(DraftModelProposer(exit_))
+    return {name: lambda n=name, e=each: run(n, e) for name, each in engines.items()}
 
 
 if __name__ == "__main__":

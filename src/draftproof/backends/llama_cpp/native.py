@@ -17,10 +17,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from llama_cpp import llama_cpp as lib
 from numpy.typing import NDArray
 
+from draftproof.backends.llama_cpp.waiting import brief_waits
 from draftproof.errors import BackendError, ConfigError, ModelFileError
+
+with brief_waits():
+    from llama_cpp import llama_cpp as lib
 
 __all__ = ["KV_TYPES", "LlamaContext", "LlamaModel"]
 

@@ -72,6 +72,13 @@ def test_states_are_what_the_layers_read(layers, numbers, num_layers):
     assert np.abs(others - expected).max() > 0.1
 
 
+@pytest.mark.parametrize("family", ["gpt2", "gemma3", "deepseek-v3", "phi"], indirect=True)
+def test_states_of_other_families(family, references, build_model, tokens):
+    expected = kit.states(references(family).model, tokens, (0, 1))
+    target = load_target(build_model(family), (0, 1))
+    np.testing.assert_allclose(tell(target, tokens, [40, 20]), expected, atol=2e-4)
+
+
 def test_the_last_state_is_taken_before_the_final_norm(plain):
     target = load_target(kit.target_model(), (kit.LAYERS,))
     with torch.inference_mode():
@@ -160,6 +167,23 @@ def test_the_runner_is_the_plain_forward_of_the_same_weights(
         np.testing.assert_allclose(state, x, atol=2e-4)
         begin = end
     assert np.std(expected) > 0.3
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
+def test_a_head_has_the_type_of_its_target(tmp_path, kind):
+    target = load_target(kit.target_model().to(kind))
+    held, _switches = write(tmp_path, "original", {})
+    head = load_torch_head(tmp_path, target)
+    told = tell(target, TEXT)
+    assert told.dtype == np.float32
+    mask = np.triu(np.full((1, 29, 29), -1e9, np.float32), 1)
+    nothing = np.zeros((1, kit.KV_HEADS, 0, kit.DIM), np.float32)
+    _state, logits, *_made = head.run(
+        told[None, :-1], np.array([TEXT[1:]]), np.arange(1, 30)[None], nothing, nothing, mask
+    )
+    expected, _ = kit.reference(held, embedding_of(held, None), told, TEXT)
+    assert logits.dtype == np.float32
+    np.testing.assert_allclose(logits, expected, atol=0.1)
 
 
 # In the engine: every draft against the reference, and against a fresh head.

@@ -31,8 +31,8 @@ _IDLE: Final = frozenset({
     "_name_or_path", "architectures", "attention_dropout", "attn_implementation", "auto_map",
     "bos_token_id", "chunk_size_feed_forward", "dtype", "embed_requires_grad",
     "enable_sp_ulysses", "eos_token_id", "has_no_defaults_at_init", "id2label",
-    "initializer_range", "is_encoder_decoder", "label2id", "output_attentions",
-    "output_hidden_states", "pad_token_id", "pretraining_tp", "return_dict",
+    "initializer_range", "is_encoder_decoder", "label2id", "max_window_layers",
+    "output_attentions", "output_hidden_states", "pad_token_id", "pretraining_tp", "return_dict",
     "speculators_config", "speculators_version", "torch_dtype", "transformer_layer_architecture",
     "transformers_version", "use_cache",
 })  # fmt: skip

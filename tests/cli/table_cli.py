@@ -21,7 +21,7 @@ from draftproof.build.speculative import SpeculativeConfig
 from draftproof.cli import CliContext, main
 from draftproof.engine import Engine, EngineCore, SchedulerConfig
 from draftproof.errors import ConfigError, ModelFileError, PromptError
-from draftproof.proposers import NgramProposer, PredictionProposer
+from draftproof.proposers import DraftModelProposer, NgramProposer, PredictionProposer
 
 CHARACTERS = "\n" + "".join(map(chr, range(0x20, 0x7F)))
 EOS = len(CHARACTERS)
@@ -105,7 +105,7 @@ def load(
         raise ModelFileError(f"{model}: no such model file; expected table")
     config = dict(speculative_config or {})
     unused["progress"]("loading the table")
-    if config.get("method") not in (None, "ngram", "prediction"):
+    if config.get("method") not in (None, "ngram", "prediction", "draft_head"):
         raise ConfigError(f"method is {config['method']!r}; expected 'ngram' or 'prediction'")
     drafting = config.get("method") is not None
     backend = UnhurriedBackend(
@@ -116,7 +116,14 @@ def load(
     backend.shake = 2 * gap
     tokenizer = CharacterTokenizer()
     settings = SpeculativeConfig.parse(speculative_config)
-    drafters = {"ngram": NgramProposer(min_n=2, max_n=5), "prediction": PredictionProposer()}
+    drafters = {
+        "ngram": NgramProposer(min_n=2, max_n=5),
+        "prediction": PredictionProposer(),
+        # A table has no hidden states: a model of its own stands in for a head.
+        "draft_head": DraftModelProposer(
+            TableBackend(FunctionTable(VOCAB_SIZE, next_law, span=1)), name="draft-head"
+        ),
+    }
     policy, note = make_policy(settings, backend.info, settings.method)
     more = [
         drafter for name, drafter in drafters.items() if name in also and name != settings.method
@@ -125,7 +132,7 @@ def load(
         backend,
         tokenizer=tokenizer,
         proposers=[*([drafters[settings.method]] if drafting else []), *more],
-        default_proposer=settings.method,
+        default_proposer=drafters[settings.method].name if drafting else "none",
         kappa=settings.kappa,
         kappa_policy=policy,
         policy_note=note,

@@ -135,6 +135,11 @@ def test_demo_shows_text_and_numbers(invoke):
     assert "pair 2 of 2" in result.stderr
     document = json.loads(invoke("demo", "--repeats", "1", "--json").stdout)
     assert [sample["name"] for sample in document["samples"]] == ["copying", "free text"]
+    drafters = [
+        list(sample["result"]["stats"]["num_draft_tokens_per_drafter"])
+        for sample in document["samples"]
+    ]
+    assert drafters == [["ngram"], ["draft-head"]]
     for sample in document["samples"]:
         assert sample["compare"]["outputs"]["equal"] is True
         assert sample["result"]["stats"]["num_drafts"] > 0

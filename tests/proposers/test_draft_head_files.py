@@ -151,6 +151,7 @@ def test_a_head_is_told_from_a_model(folder, tmp_path):
 
 
 def test_built_in_heads_can_be_read():
+    assert "smollm2-head" in built_in_heads()
     for name, folder in built_in_heads().items():
         assert is_head(name)
         assert find_head(name) == folder

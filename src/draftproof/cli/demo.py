@@ -1,7 +1,8 @@
 """``draftproof demo``: see a real model decode, with and without speculation.
 
 Two fixed prompts: one whose answer copies from its context, where looking drafts up
-pays, and one of free text, where it may not. Both are shown as they are.
+pays, and one of free text, which a trained draft head goes on with. Both are shown as they
+are.
 """
 
 from __future__ import annotations
@@ -24,8 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["demo"]
 
-MODEL = "smollm2"
-DRAFTER = {"method": "ngram", "num_speculative_tokens": 7}
+MODEL, HEAD = "smollm2", "smollm2-head"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +40,20 @@ class Sample:
         What the user says.
     max_tokens : int
         Most tokens to generate.
+    method : str
+        What drafts, by the name of the configuration.
+    drafter : str
+        The same, by the name of the records.
+    num_drafts : int
+        Most drafts per round.
     """
 
     name: str
     prompt: str
     max_tokens: int
+    method: str
+    drafter: str
+    num_drafts: int
 
 
 SAMPLES = (
@@ -55,8 +64,18 @@ SAMPLES = (
         "with her dog and looks for shells. In the afternoon she paints the boats in the "
         "harbour, and in the evening she reads a book by the fire.",
         72,
+        "ngram",
+        "ngram",
+        7,
     ),
-    Sample("free text", "Explain in a few sentences why the sky is blue.", 72),
+    Sample(
+        "free text",
+        "Explain in a few sentences why the sky is blue.",
+        72,
+        "draft_head",
+        "draft-head",
+        2,
+    ),
 )
 
 
@@ -79,7 +98,8 @@ def demo(
 
     engine = context.load(
         MODEL,
-        speculative_config=DRAFTER,
+        speculative_config={"method": "draft_head", "model": HEAD},
+        also=["ngram"],
         precision=precision.value,
         cache_dir=context.cache_dir,
         progress=notes.say,
@@ -90,7 +110,12 @@ def demo(
             comparisons[sample.name] = compare(
                 engine,
                 as_chat(sample.prompt, None),
-                {"max_tokens": sample.max_tokens, "temperature": 0.0},
+                {
+                    "max_tokens": sample.max_tokens,
+                    "temperature": 0.0,
+                    "proposer": sample.drafter,
+                    "num_speculative_tokens": sample.num_drafts,
+                },
                 seed=fresh_seed(),
                 repeats=repeats,
                 progress=partial(_say_of, notes, sample.name),
@@ -125,11 +150,14 @@ def _write_text(context: CliContext, comparisons: dict[str, Comparison], tokeniz
         write_data(_shown(sample, run, painter))
     write_data(f"Tokens: {painter.legend()}\n\n")
     console.print(comparison_table(comparisons, tokenizer))
+    drafts = ", ".join(
+        f"{each.name} {each.drafter} (at most {each.num_drafts})" for each in SAMPLES
+    )
     write_data(
-        f"\nModel {MODEL}; drafts: n-gram lookup, at most {DRAFTER['num_speculative_tokens']} per "
-        "round. Pace is tokens after the first by seconds after the first; ratios are taken "
-        "within pairs of neighbouring runs. Committed tokens per round counts every round, the "
-        "mean acceptance length only those that drafted. Times are those of one speculative run.\n"
+        f"\nModel {MODEL}; drafts per round: {drafts}. Pace is tokens after the first by seconds "
+        "after the first; ratios are taken within pairs of neighbouring runs. Committed tokens per "
+        "round counts every round, the mean acceptance length only those that drafted. Times are "
+        "those of one speculative run.\n"
     )
 
 
@@ -146,9 +174,11 @@ def _write_json(comparisons: dict[str, Comparison]) -> None:
         {
             "name": sample.name,
             "prompt": sample.prompt,
+            "method": sample.method,
+            "num_speculative_tokens": sample.num_drafts,
             "result": run_document(comparisons[sample.name].speculative[0]),
             "compare": comparison_document(comparisons[sample.name]),
         }
         for sample in SAMPLES
     ]
-    write_data(json_line({"model": MODEL, "speculative_config": DRAFTER, "samples": samples}))
+    write_data(json_line({"model": MODEL, "head": HEAD, "samples": samples}))

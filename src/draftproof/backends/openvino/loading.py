@@ -22,6 +22,10 @@ __all__ = ["DEFAULT_KV_CACHE_BYTES", "load_openvino"]
 
 #: Room for keys and values when nobody says: 1 GiB. Unused pages take no memory.
 DEFAULT_KV_CACHE_BYTES: Final = 1 << 30
+#: Weights of all copies of a graph together, and most copies. A large model has one: there a
+#: change of shape takes a small part of a pass.
+_LANE_BYTES: Final = 768 << 20
+_MOST_LANES: Final = 4
 
 
 def load_openvino(
@@ -89,8 +93,18 @@ def load_openvino(
     manifest = read_manifest(folder)
     limit = _context_limit(folder, manifest, context_length)
     room = DEFAULT_KV_CACHE_BYTES if kv_cache_bytes is None else kv_cache_bytes
-    compiled = compile_paged(folder, kv_precision, threads, with_hidden=with_hidden)
-    runner = GraphRunner(compiled, room, SCRATCH_PAGES if deterministic else 0)
+
+    def compile_graph() -> Any:
+        return compile_paged(folder, kv_precision, threads, with_hidden=with_hidden)
+
+    runner = GraphRunner(
+        compile_graph(),
+        room,
+        SCRATCH_PAGES if deterministic else 0,
+        compile_more=compile_graph,
+        # What is promised to the bit was tested on one copy.
+        most_lanes=1 if deterministic else _most_lanes(folder),
+    )
     capacity = runner.num_pages * runner.page_size
     if context_length is not None and context_length > capacity:
         raise ConfigError(
@@ -113,6 +127,13 @@ def load_openvino(
         graph=folder / IR_FILE,
         make_exit=make_exit if manifest else None,
     )
+
+
+def _most_lanes(folder: Path) -> int:
+    """Return how many copies of a graph may stand side by side, by what they hold."""
+    weights = (folder / IR_FILE).with_suffix(".bin")
+    size = weights.stat().st_size if weights.is_file() else 0
+    return int(min(max(_LANE_BYTES // max(size, 1), 1), _MOST_LANES))
 
 
 def _context_limit(folder: Path, manifest: Manifest | None, wanted: int | None) -> int:

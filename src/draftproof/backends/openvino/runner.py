@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -12,6 +12,7 @@ import openvino as ov
 from numpy.typing import NDArray
 
 from draftproof.backends.openvino.exits import first_layers
+from draftproof.backends.openvino.lanes import Lane, Lanes, numpy_type
 from draftproof.backends.openvino.paging import BATCH_INPUTS, TREE_INPUTS, last_line, make_paged
 from draftproof.cache import PageCopy, SlotMove
 from draftproof.errors import BackendError, ConfigError, ModelFileError
@@ -129,24 +130,6 @@ def compile_paged(
         raise ModelFileError(f"{path}: cannot be compiled: {last_line(error)}") from error
 
 
-class _Input:
-    """One input of a request. Its tensor is replaced only when the extent changes."""
-
-    def __init__(self, request: Any, port: Any) -> None:
-        self._request = request
-        self._port = port
-        self._type = _numpy_type(port)
-        self._held: NDArray[Any] | None = None
-
-    def put(self, values: NDArray[np.integer] | int) -> None:
-        """Give the input its values for the next pass."""
-        extent = np.shape(values)
-        if self._held is None or self._held.shape != extent:
-            self._held = np.empty(extent, dtype=self._type)
-            self._request.set_tensor(self._port, ov.Tensor(self._held, shared_memory=True))
-        self._held[...] = values
-
-
 class GraphRunner:
     """Runs passes. Knows pages and positions, nothing of sequences.
 
@@ -159,6 +142,12 @@ class GraphRunner:
     scratch_pages : int, default 0
         Pages past that room, for what lives within a pass; their numbers follow
         ``num_pages``.
+    compile_more : callable, optional
+        Compiles the same graph again; see `draftproof.backends.openvino.lanes`.
+    most_lanes : int, default 1
+        Most copies of the graph.
+    patience : int, default 100
+        Changes of shape after which another copy is made.
 
     Raises
     ------
@@ -166,19 +155,26 @@ class GraphRunner:
         If the room is smaller than one page.
     """
 
-    def __init__(self, compiled: Any, kv_cache_bytes: int, scratch_pages: int = 0) -> None:
-        self._request = compiled.create_infer_request()
+    def __init__(
+        self,
+        compiled: Any,
+        kv_cache_bytes: int,
+        scratch_pages: int = 0,
+        *,
+        compile_more: Callable[[], Any] | None = None,
+        most_lanes: int = 1,
+        patience: int = 100,
+    ) -> None:
         self.num_threads = int(compiled.get_property("INFERENCE_NUM_THREADS"))
         ports = {str(port.get_any_name()): port for port in compiled.inputs}
         #: Whether rows may branch.
         self.trees = all(name in ports for name in TREE_INPUTS)
         names = (*BATCH_INPUTS, *TREE_INPUTS) if self.trees else BATCH_INPUTS
-        self._inputs = {name: _Input(self._request, ports[name]) for name in names}
         pages = {name: port for name, port in ports.items() if "_cache." in name}
         shapes = {name: _page_shape(name, port) for name, port in pages.items()}
         self.page_size = next(iter(shapes.values()))[1]
         bytes_of = {
-            name: int(np.prod(shapes[name])) * _numpy_type(port).itemsize
+            name: int(np.prod(shapes[name])) * numpy_type(port).itemsize
             for name, port in pages.items()
         }
         self.bytes_per_page = sum(bytes_of.values())
@@ -196,12 +192,22 @@ class GraphRunner:
         self.scratch = range(self.num_pages, self.num_pages + scratch_pages)
         #: Layers that keep keys and values.
         self.num_layers = len(pages) // 2
-        self._pages = []
-        for name, port in pages.items():
-            array = _lazy_zeros((self.scratch.stop, *shapes[name]), _numpy_type(port))
-            self._request.set_tensor(name, ov.Tensor(array, shared_memory=True))
-            self._pages.append(array)
-        self._logits = np.empty((0, self.vocab_size), dtype=np.float32)
+        held = {
+            name: _lazy_zeros((self.scratch.stop, *shapes[name]), numpy_type(port))
+            for name, port in pages.items()
+        }
+        self._pages = list(held.values())
+
+        def make() -> Lane:
+            return Lane(compiled if compile_more is None else compile_more(), names, held)
+
+        most = 1 if compile_more is None else most_lanes
+        self._lanes = Lanes(Lane(compiled, names, held), make, most=most, patience=patience)
+
+    @property
+    def num_lanes(self) -> int:
+        """Copies of the graph that stand side by side now."""
+        return len(self._lanes)
 
     def copy_page(self, copy: PageCopy) -> None:
         """Copy a page in every layer.
@@ -267,14 +273,11 @@ class GraphRunner:
         }
         if self.trees:
             values |= {"qq_bias": tables.sees, "qq_bias_begins": tables.sees_begins}
+        shape = (len(tables.token_ids), len(tables.past_lens), len(rows), len(tables.sees))
         try:
-            for name, array in values.items():
-                self._inputs[name].put(array)
-            self._point_output(len(rows))
-            self._request.infer()
+            return self._lanes.run(shape, values, len(rows))[:count]
         except RuntimeError as error:
             raise BackendError(f"the runtime failed: {last_line(error)}") from error
-        return self._logits[:count]
 
     def hidden(self, count: int) -> NDArray[np.float32]:
         """Return a copy of what the output layer read in the last pass, (count, E).
@@ -284,21 +287,7 @@ class GraphRunner:
         count : int
             How many of the pass's tokens, from the first.
         """
-        held: NDArray[np.float32] = self._request.get_output_tensor(1).data[:count].copy()
-        return held
-
-    def _point_output(self, count: int) -> None:
-        """Let the logits land in memory of ours, which outlives a change of their number."""
-        if count == len(self._logits):
-            return
-        self._logits = np.empty((count, self.vocab_size), dtype=np.float32)
-        self._request.set_output_tensor(0, ov.Tensor(self._logits, shared_memory=True))
-
-
-def _numpy_type(port: Any) -> np.dtype[Any]:
-    """Return the element type of an input."""
-    kind: np.dtype[Any] = np.dtype(port.get_element_type().to_dtype())
-    return kind
+        return self._lanes.last.output(1)[:count].copy()
 
 
 def _page_shape(name: str, port: Any) -> tuple[int, ...]:

@@ -73,7 +73,7 @@ class Recorded:
         """Return what a policy is told before a round."""
         sign = (self._drafter.foretell(self.name, self._tokens),) if signs else ()
         most = min(max_kappa, self.left - 1)
-        return RowState(self.name, len(self._tokens) - 1, most, ("ngram",), sign)
+        return RowState(self.name, len(self._tokens) - 1, most, ("ngram",), sign, self.left)
 
     def play(self, kappa: int) -> tuple[int, int]:
         """Return drafts that came and drafts accepted."""
@@ -107,7 +107,8 @@ class Made:
 
     def state(self, max_kappa: int, *, signs: bool) -> RowState:  # noqa: ARG002
         """Return what a policy is told before a round; nothing is foretold."""
-        return RowState(self.name, 200 + self._place, min(max_kappa, self.left - 1), ("ngram",))
+        most = min(max_kappa, self.left - 1)
+        return RowState(self.name, 200 + self._place, most, ("ngram",), remaining=self.left)
 
     def play(self, kappa: int) -> tuple[int, int]:
         """Return drafts that came and drafts accepted."""

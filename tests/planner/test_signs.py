@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from math import inf
+
 import numpy as np
 import pytest
 
@@ -92,13 +95,45 @@ def test_signs_of_a_drafter_that_does_not_tell_are_as_none():
 
 
 def test_the_account_adds_gains_and_keeps_no_more_than_its_most():
-    account = Account(2.0, 0.01, 3.0)
+    account = Account(2.0, 0.5, 0.01, 3.0)
+    account.expect(inf)
     account.settle(-1.5)
     assert account.held == pytest.approx(0.51)
     account.settle(100.0)
     assert account.held == 3.0
     account.reset()
+    assert account.held == 0.0
+    account.expect(inf)
     assert account.held == 2.0
+
+
+def test_a_short_text_stakes_a_share_of_its_rounds():
+    account = Account(2.0, 0.01, 0.0, 3.0)
+    account.expect(50)
+    assert account.held == pytest.approx(0.5)
+    account.settle(0.0)
+    account.expect(49)  # the same rounds, one later
+    assert account.held == pytest.approx(0.5)
+    account.expect(149)
+    assert account.held == pytest.approx(1.5)
+    account.expect(10_000)  # no more than the whole stake
+    assert account.held == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("length", [20, 60, 200])
+def test_drafts_that_all_fail_lose_a_fiftieth_of_a_short_text(length):
+    sure = TrackerConfig(prior_rate=0.98, prior_strength=40.0, sign_priors=((0.98, 40.0),))
+    controller = controller_of(tracker=sure)
+    spent, drafted = 0.0, 0
+    for left in range(length, 0, -1):
+        state = replace(row(most=min(left - 1, 15)), remaining=left)
+        kappa = play(controller, [state], 0)[0]
+        tokens = np.asarray([1.0 + kappa])
+        spent += float(COST.pass_seconds(1, tokens, 128)[0]) + 0.01 * bool(kappa)
+        drafted += kappa
+    assert drafted or length == 20
+    # The stake and the allowance are a hundredth each.
+    assert spent <= COST.plain_s(1, 128) * length * 1.02 + 1e-9
 
 
 @pytest.mark.parametrize("batch", [1, 4])
@@ -136,7 +171,12 @@ def test_gains_may_be_staked():
 
 
 def test_contradictory_bounds_are_refused():
-    for broken in ({"stake": -1.0}, {"stake": 9.0, "most_held": 8.0}, {"allowance": -0.1}):
+    for broken in (
+        {"stake": -1.0},
+        {"stake": 9.0, "most_held": 8.0},
+        {"allowance": -0.1},
+        {"stake_share": -0.1},
+    ):
         with pytest.raises(ConfigError, match="stake"):
             ControllerConfig(**broken)
     with pytest.raises(ConfigError, match="prior_rate"):

@@ -31,6 +31,8 @@ class RowState:
         How well the committed tokens back a draft of each of ``proposers``, where a drafter
         tells (`draftproof.core.protocols.Foreteller`): 0 where nothing would be drafted, 1
         to 3 from barely to firmly, -1 for a drafter that does not tell. Empty when none does.
+    remaining : int, optional
+        Tokens that the request may still commit; None where that is not known.
     """
 
     request_id: str
@@ -38,6 +40,7 @@ class RowState:
     max_kappa: int
     proposers: tuple[str, ...] = ()
     signs: tuple[int, ...] = ()
+    remaining: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,12 +124,13 @@ class DraftLengths:
 
     def _state(self, session: Session, cached: int) -> RowState:
         if not session.follows_policy:
-            return RowState(session.request_id, cached, 0)
+            return RowState(session.request_id, cached, 0, remaining=session.num_remaining)
         most = max(session.most_for_round(), 0)
         # A grammar drafts by itself, which the silence of a drafter must not prevent.
         is_told = most and self._tellers and session.constraint is None
         signs = self._signs(session) if is_told else ()
-        return RowState(session.request_id, cached, most, session.choosable, signs)
+        left = session.num_remaining
+        return RowState(session.request_id, cached, most, session.choosable, signs, left)
 
     def _signs(self, session: Session) -> tuple[int, ...]:
         """Ask drafters how well they could draft; one that fails tells nothing."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 import numpy as np
 
@@ -79,7 +80,10 @@ class GoodputController:
         self.config = config or ControllerConfig()
         self._slots = SlotPricer(cost, drafters or {}, self.config.max_kappa)
         self._tracker = AcceptanceTracker(max(self.config.max_kappa, 1), self.config.tracker)
-        self._account = Account(self.config.stake, self.config.allowance, self.config.most_held)
+        limits = self.config
+        self._account = Account(
+            limits.stake, limits.stake_share, limits.allowance, limits.most_held
+        )
         self._round = _Round()
         #: Choices that hold, by request and signs; and one of each kind, for newcomers.
         self._held: dict[tuple[str, tuple[int, ...]], RowChoice] = {}
@@ -109,6 +113,8 @@ class GoodputController:
         if not rows:
             return []
         self._settle()
+        left = [inf if row.remaining is None else row.remaining for row in rows if row.proposers]
+        self._account.expect(max(left, default=0.0))
         if not any(_may_draft(row) for row in rows):
             self._round = _Round(len(rows))
             return [_NOTHING] * len(rows)

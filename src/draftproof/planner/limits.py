@@ -31,6 +31,9 @@ class ControllerConfig:
     stake, allowance, most_held : float
         Plain steps that drafting may lose to plain decoding: at first, with each round,
         and at most at once after it gained; see `Account`.
+    stake_share : float, default 0.01
+        The stake is at most this share of the tokens that the longest request may still
+        commit, where that is known.
     forget_after_call : bool, default True
         Start each call without memory, so that equal calls behave equally. With False
         what was learnt outlives the call, and no seed may come again: what its first
@@ -47,6 +50,7 @@ class ControllerConfig:
     stake: float = 2.5
     allowance: float = 0.01
     most_held: float = 10.0
+    stake_share: float = 0.01
     forget_after_call: bool = True
     tracker: TrackerConfig = field(default_factory=TrackerConfig)
 
@@ -60,6 +64,8 @@ class ControllerConfig:
             raise ConfigError(
                 f"probe_after {self.probe_after}: expected 1 to probe_most {self.probe_most}"
             )
+        if not self.stake_share >= 0.0:
+            raise ConfigError(f"stake_share {self.stake_share}: expected 0 or more")
         if not (0.0 <= self.stake <= self.most_held and self.allowance >= 0.0):
             raise ConfigError(
                 f"stake {self.stake}, allowance {self.allowance}: expected 0 or more, and a "

@@ -325,7 +325,8 @@ def _step(
 ) -> float:
     """Run one pass over all rows and return its seconds; prompts ride along."""
     states = [
-        RowState(row.name, row.cached, min(max_kappa, row.left - 1), proposers) for row in running
+        RowState(row.name, row.cached, min(max_kappa, row.left - 1), proposers, remaining=row.left)
+        for row in running
     ]
     choices = policy.choose(states)
     kappas = np.asarray([choice.kappa for choice in choices])

@@ -229,10 +229,10 @@ def test_built_in_costs_are_the_measured_ones():
     document = json.loads(MEASURED.read_text(encoding="utf-8"))
     for result in document["results"]:
         fastest = [
-            min(each["min_ms"] for each in result["passes"] if each["rows"] * each["width"] == n)
+            min(each["median_ms"] for each in result["passes"] if each["rows"] * each["width"] == n)
             for n in BUILT_IN_TOKENS
         ]
-        assert BUILT_IN_MS[result["precision"]] == pytest.approx(fastest, abs=1e-9)
+        assert BUILT_IN_MS[result["precision"]] == pytest.approx(fastest, abs=0.006)
 
 
 @pytest.mark.parametrize("precision", [*BUILT_IN_MS, "unheard of"])

@@ -99,7 +99,7 @@ def test_where_no_copy_can_be_made_the_first_one_does(folder):
 def test_large_models_have_one_copy(tmp_path):
     (tmp_path / IR_FILE).write_text("")
     weights = (tmp_path / IR_FILE).with_suffix(".bin")
-    for size, expected in ((1 << 20, 4), (300 << 20, 2), (700 << 20, 1), (3 << 30, 1)):
+    for size, expected in ((1 << 20, 4), (130 << 20, 2), (180 << 20, 1), (3 << 30, 1)):
         with weights.open("wb") as file:
             file.truncate(size)  # a hole: nothing is written
         assert _most_lanes(tmp_path) == expected

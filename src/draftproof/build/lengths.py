@@ -32,14 +32,14 @@ __all__ = [
 ]
 
 #: Tokens of a pass, and its milliseconds by precision: SmolLM2-135M on OpenVINO, 2 cores
-#: with AVX2, the fastest pass of either shape (one row, or one token per row) in
-#: ``benchmarks/results/verify_cost.json``.
+#: with AVX2, the faster median of either shape (one row, or one token per row) in
+#: ``benchmarks/results/verify_cost.json``; passes that have the shape of the one before.
 BUILT_IN_TOKENS: Final = (1, 2, 3, 4, 5, 6, 8, 12, 16, 32)
 BUILT_IN_MS: Final = MappingProxyType(
     {
-        "int8": (28.637, 31.212, 30.15, 33.352, 45.889, 45.316, 51.738, 59.163, 65.895, 107.687),
-        "f32": (42.907, 47.681, 51.76, 51.717, 56.614, 56.49, 68.806, 75.456, 89.868, 122.0),
-        "f16": (45.902, 49.977, 51.31, 52.681, 56.359, 53.062, 66.028, 76.235, 90.788, 126.055),
+        "int8": (21.36, 24.49, 26.93, 29.57, 41.63, 46.01, 52.99, 65.53, 79.23, 119.02),
+        "f32": (36.48, 39.36, 41.92, 42.16, 44.11, 45.68, 55.15, 63.06, 70.74, 106.07),
+        "f16": (33.94, 38.43, 39.25, 41.26, 41.68, 45.08, 55.56, 62.02, 70.81, 107.5),
     }
 )
 #: Looking drafts up, per row; a step beside its pass; a scored token beside it. Seconds of

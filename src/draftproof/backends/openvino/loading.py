@@ -22,10 +22,10 @@ __all__ = ["DEFAULT_KV_CACHE_BYTES", "load_openvino"]
 
 #: Room for keys and values when nobody says: 1 GiB. Unused pages take no memory.
 DEFAULT_KV_CACHE_BYTES: Final = 1 << 30
-#: Weights of all copies of a graph together, and most copies. A large model has one: there a
-#: change of shape takes a small part of a pass.
-_LANE_BYTES: Final = 768 << 20
-_MOST_LANES: Final = 4
+#: Memory that further copies of a graph may take, what one takes by the size of its weights on
+#: disk, about, and most copies. A large model has one: there a change of shape takes a small
+#: part of a pass.
+_LANE_ROOM, _LANE_TIMES, _MOST_LANES = 512 << 20, 3, 4
 
 
 def load_openvino(
@@ -130,10 +130,10 @@ def load_openvino(
 
 
 def _most_lanes(folder: Path) -> int:
-    """Return how many copies of a graph may stand side by side, by what they hold."""
+    """Return how many copies of a graph may stand side by side, by what they take."""
     weights = (folder / IR_FILE).with_suffix(".bin")
     size = weights.stat().st_size if weights.is_file() else 0
-    return int(min(max(_LANE_BYTES // max(size, 1), 1), _MOST_LANES))
+    return min(1 + _LANE_ROOM // max(_LANE_TIMES * size, 1), _MOST_LANES)
 
 
 def _context_limit(folder: Path, manifest: Manifest | None, wanted: int | None) -> int:

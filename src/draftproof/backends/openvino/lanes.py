@@ -4,13 +4,15 @@ A graph with dynamic extents works out kernels and buffers anew in every layer w
 has another shape than the one before: about 10 ms for 30 layers on two cores, half a plain
 pass of a small model. Plain passes have one shape, passes with drafts many. So a few copies
 of the graph stand side by side, each of which goes on with the shape it had. They share the
-pages of keys and values; each packs the weights for itself.
+pages of keys and values; each packs the weights for itself. To make one takes as long as
+loading the graph did, so that it is done beside the passes, and only where shapes change often.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -118,7 +120,7 @@ class Lanes:
     first : Lane
         The copy that is there.
     make : callable
-        Makes another one; it takes about as long as loading the graph did.
+        Makes another one; called in a thread of its own.
     most : int, default 1
         Most copies.
     patience : int, default 100
@@ -139,6 +141,8 @@ class Lanes:
         self._most = most
         self._patience = patience
         self._changes = 0
+        self._maker: Thread | None = None
+        self._made: list[Lane] = []
         self._turns = count(1)
         #: The copy that ran last.
         self.last = first
@@ -180,21 +184,37 @@ class Lanes:
         lane.shape, lane.last_used, self.last = shape, next(self._turns), lane
         return logits
 
+    def wait(self) -> None:
+        """Wait for the copy that is being made, if one is."""
+        if self._maker is not None:
+            self._maker.join()
+            self._take()
+
     def _changed(self) -> Lane:
         """Return the copy that takes a new shape."""
+        self._take()
         self._changes += 1
-        if self._changes >= self._patience and len(self._lanes) < self._most:
+        is_due = self._changes >= self._patience and len(self._lanes) < self._most
+        if is_due and self._maker is None:
             self._changes = 0
-            made = self._another()
-            if made is not None:
-                self._lanes.append(made)
-                return made
+            # No daemon: the runtime must not be torn down while it compiles.
+            self._maker = Thread(target=self._another, name="another copy of the graph")
+            self._maker.start()
         return min(self._lanes, key=lambda each: each.last_used)
 
-    def _another(self) -> Lane | None:
-        """Make a copy; where that fails, as for want of memory, those that are there do."""
-        try:
-            return self._make()
-        except (DraftproofError, RuntimeError, MemoryError):
+    def _take(self) -> None:
+        """Take up the copy that was made; where that failed, those that are there do."""
+        if self._maker is None or self._maker.is_alive():
+            return
+        self._maker = None
+        if not self._made:
             self._most = len(self._lanes)
-            return None
+        while self._made:
+            self._lanes.append(self._made.pop())
+
+    def _another(self) -> None:
+        """Make a copy, in a thread of its own."""
+        try:
+            self._made.append(self._make())
+        except (DraftproofError, RuntimeError, MemoryError):
+            return  # as for want of memory: `_take` sees that there is none

@@ -206,7 +206,8 @@ class GraphRunner:
 
     @property
     def num_lanes(self) -> int:
-        """Copies of the graph that stand side by side now."""
+        """Copies of the graph that stand side by side; waits for one that is being made."""
+        self._lanes.wait()
         return len(self._lanes)
 
     def copy_page(self, copy: PageCopy) -> None:

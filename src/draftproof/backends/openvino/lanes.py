@@ -163,8 +163,10 @@ class Lanes:
         ----------
         shape : tuple of int
             What kernels and buffers depend on.
-        values, rows
-            As for `Lane.run`.
+        values : mapping of str to ndarray or int
+            The inputs that change.
+        rows : int
+            Rows M of logits that are wanted, at least one.
 
         Returns
         -------

@@ -110,16 +110,16 @@ def target_law(
         return OneHotLaw(best, len(row))
     if stages in ((), ("temperature",)):
         if len(row) < BLOCK:  # so short that putting anything off costs more than it saves
-            peak = _check_peak(np.maximum.reduce(row))
+            peak = _check_peak(np.maximum.reduce(row).item())
             return DenseLaw._trusted(soften(row, peak, params.temperature))
         # A law that may outlive the row fills in its weights where the copy stands.
         held, scratch = row if is_stable else row.copy(), scratch or Scratch()
-        peak = _check_peak(np.maximum.reduce(row))
+        peak = _check_peak(np.maximum.reduce(row).item())
         return DenseLaw._of_softmax(
             Softmax(held, peak, params.temperature, is_owned=not is_stable, scratch=scratch)
         )
     if is_stable and stages in _NUCLEUS and not params.is_greedy and len(row) >= _LONG:
-        peak = _check_peak(np.maximum.reduce(row))
+        peak = _check_peak(np.maximum.reduce(row).item())
         softmax = Softmax(
             row, peak, params.temperature, is_owned=False, scratch=scratch or Scratch()
         )

@@ -96,16 +96,22 @@ class SpecDecodeStats:
             self.num_drafted_per_pos += [0] * missing
             self.num_accepted_tokens_per_pos += [0] * missing
             self.num_reached_per_pos += [0] * missing
+        drafted, reached = self.num_drafted_per_pos, self.num_reached_per_pos
         for i in range(depth):
-            self.num_drafted_per_pos[i] += 1
-            self.num_reached_per_pos[i] += i <= record.num_accepted
+            drafted[i] += 1
+            reached[i] += i <= record.num_accepted
         for i in range(record.num_accepted):
             self.num_accepted_tokens_per_pos[i] += 1
 
     def _count_drafters(self, record: StepRecord) -> None:
         """Count drafted and kept tokens by who made them; trees have one drafter."""
-        sources = record.draft_sources or (record.proposer,) * len(record.drafted)
         drafted, accepted = self.num_draft_tokens_per_drafter, self.num_accepted_tokens_per_drafter
+        sources, name = record.draft_sources, record.proposer
+        if not sources:
+            count = len(record.drafted)
+            drafted[name] = drafted.get(name, 0) + count
+            accepted[name] = accepted.get(name, 0) + min(record.num_accepted, count)
+            return
         for name in sources:
             drafted[name] = drafted.get(name, 0) + 1
             accepted.setdefault(name, 0)

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from draftproof.core.protocols import ModelBackend
 from draftproof.core.types import StepRecord, TokenSource, TreeDraft, TreeVerdict
 from draftproof.engine.request import StepOutput, TokenEvent
 from draftproof.engine.scheduler import RowPlan
+from draftproof.engine.session import Session
 from draftproof.engine.stopping import StopDecision
 from draftproof.verify import Executor, VerifyRow
 
 __all__ = ["commit_row"]
+
+#: Log probability of a token and of the best of its place; None where nobody asks.
+_Report = tuple[float | None, tuple[tuple[int, float], ...] | None]
+_NO_REPORT: _Report = (None, None)
 
 
 def commit_row(
@@ -44,56 +50,51 @@ def commit_row(
     StepOutput
         The committed tokens, and how the request ended if it did.
     """
-    session = plan.session
+    session, draft, path = plan.session, plan.draft, verdict.path
     position = len(session.tokens)
-    nodes = (-1, *verdict.path)
-    tokens = [plan.draft.token_ids[node] for node in verdict.path] + [verdict.token_id]
-    sources: list[TokenSource] = ["accepted"] * len(verdict.path)
+    tokens = [*(draft.token_ids[node] for node in path), verdict.token_id]
+    sources: list[TokenSource] = ["accepted"] * len(path)
     sources.append(verdict.source)
     # Before anything is committed: history and grammar must be those of the pass.
-    reports = [
-        _logprobs(plan, row, executor, logits, node, token)
-        for node, token in zip(nodes, tokens, strict=True)
-    ]
+    reports = _logprobs(plan, row, executor, logits, (-1, *path), tokens)
     events: list[TokenEvent] = []
-    decision = None
     for token, source, report in zip(tokens, sources, reports, strict=True):
-        decision = _push(plan, token)
+        decision = _push(session, token)
         events.append(TokenEvent(token, source, decision.text, *report))
         if decision.finish_reason is not None:
             break
-    assert decision is not None  # narrows the type: at least one token is emitted
-    _keep_path(plan, verdict.path[: len(events) - 1], target)
+    num_emitted = len(events)
+    _keep_path(plan, path[: num_emitted - 1], target)
     record = StepRecord(
-        request_id=session.request_id,
-        position=position,
-        drafted=plan.draft.token_ids,
-        num_accepted=len(verdict.path) + (verdict.source == "accepted"),
-        emitted=tuple(event.token_id for event in events),
-        sources=tuple(event.source for event in events),
-        proposer=plan.draft.proposer if plan.draft.token_ids else "none",
-        parents=plan.draft.parents if isinstance(plan.draft, TreeDraft) else None,
-        draft_sources=None if isinstance(plan.draft, TreeDraft) else plan.draft.sources,
+        session.request_id,
+        position,
+        draft.token_ids,
+        len(path) + (verdict.source == "accepted"),
+        tuple(tokens[:num_emitted]),
+        tuple(sources[:num_emitted]),
+        draft.proposer if draft.token_ids else "none",
+        draft.parents if isinstance(draft, TreeDraft) else None,
+        None if isinstance(draft, TreeDraft) else draft.sources,
     )
     session.stats.add(record)
     return StepOutput(
         session.request_id,
         tuple(events),
-        "".join(event.text for event in events),
+        "".join([event.text for event in events]),
         record,
         decision.finish_reason,
         decision.stop_reason,
     )
 
 
-def _push(plan: RowPlan, token: int) -> StopDecision:
+def _push(session: Session, token: int) -> StopDecision:
     """Commit one token: text so far, history, grammar, and whether it is the last."""
-    session = plan.session
     session.tokens.append(token)
     session.history.append(token)
-    if session.constraint is not None:
-        session.constraint.advance(token)
-    is_complete = session.constraint is not None and session.constraint.is_complete
+    if session.constraint is None:
+        return session.stopper.push(token)
+    session.constraint.advance(token)
+    is_complete = session.constraint.is_complete
     if is_complete and session.num_generated < session.params.min_tokens:
         session.add_note(
             f"the grammar was complete after {session.num_generated} tokens, before min_tokens="
@@ -114,12 +115,20 @@ def _keep_path(plan: RowPlan, path: tuple[int, ...], target: ModelBackend) -> No
 
 
 def _logprobs(
-    plan: RowPlan, row: VerifyRow, executor: Executor, logits: Any, node: int, token: int
-) -> tuple[float | None, tuple[tuple[int, float], ...] | None]:
-    """Report what the row that emitted a token says."""
+    plan: RowPlan,
+    row: VerifyRow,
+    executor: Executor,
+    logits: Any,
+    nodes: Sequence[int],
+    tokens: Sequence[int],
+) -> Sequence[_Report]:
+    """Report what the row that emitted each token says, where the request asks for it."""
     request = plan.session.request
-    if request.logprobs is None:
-        return None, None
-    return executor.logprobs(
-        row, logits, node, token, request.logprobs, processed=request.logprobs_mode == "processed"
-    )
+    top = request.logprobs
+    if top is None:
+        return (_NO_REPORT,) * len(tokens)
+    processed = request.logprobs_mode == "processed"
+    return [
+        executor.logprobs(row, logits, node, token, top, processed=processed)
+        for node, token in zip(nodes, tokens, strict=True)
+    ]

@@ -6,8 +6,6 @@ only mutable state of a request; rooms get values read from it, never the sessio
 
 from __future__ import annotations
 
-from collections import Counter
-
 from draftproof.core.constraint import Constraint
 from draftproof.core.kappa_policy import RowChoice
 from draftproof.core.policy import History
@@ -21,6 +19,8 @@ __all__ = ["Session"]
 
 #: A drafter that words its reason anew in every round must not fill the memory.
 _MOST_REASONS = 8
+#: What a policy has chosen before it is asked.
+_NO_CHOICE = RowChoice(0)
 
 
 class Session:
@@ -79,7 +79,7 @@ class Session:
         self.constraint = constraint
         self.choosable = choosable
         #: What the policy chose for the next round; nothing until it is asked.
-        self.choice = RowChoice(0)
+        self.choice = _NO_CHOICE
         self.stats = SpecDecodeStats()
         self.notes: list[str] = []
         #: Rules that judged a draft so far.
@@ -89,7 +89,7 @@ class Session:
         #: Number of the last pass that had a row of this request.
         self.last_plan = 0
         self._num_asked = 0
-        self._reasons: Counter[str] = Counter()
+        self._reasons: dict[str, int] = {}
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -142,7 +142,7 @@ class Session:
         """Count a round that asked the drafter, and its reason for drafting less."""
         self._num_asked += 1
         if draft.note and (draft.note in self._reasons or len(self._reasons) < _MOST_REASONS):
-            self._reasons[draft.note] += 1
+            self._reasons[draft.note] = self._reasons.get(draft.note, 0) + 1
 
     def close_notes(self) -> None:
         """Add what is known at the end: how often a drafter was silent, and why."""

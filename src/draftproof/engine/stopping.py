@@ -35,6 +35,10 @@ class StopDecision:
     stop_reason: int | str | None = None
 
 
+#: What most tokens of a model without text lead to.
+_GO_ON = StopDecision()
+
+
 class Stopper:
     """The stop rules of one request.
 
@@ -112,7 +116,7 @@ class Stopper:
             return StopDecision(text + self._flush(), "stop", None)
         if self._num_generated >= self._max_generated:
             return StopDecision(text + self._flush(), "length", None)
-        return StopDecision(text)
+        return StopDecision(text) if text else _GO_ON
 
     def _flush(self) -> str:
         """Return the text that was held back; nothing more can complete it."""

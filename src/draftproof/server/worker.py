@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from time import monotonic, sleep
 
@@ -65,7 +65,8 @@ class Ticket:
 
     def __init__(self, worker: Worker, num_choices: int) -> None:
         self._worker = worker
-        self._loop = asyncio.get_running_loop()
+        #: The event loop that reads it.
+        self.loop = asyncio.get_running_loop()
         self._outputs: asyncio.Queue[Delivery] = asyncio.Queue()
         self.began = monotonic()
         self.num_choices = num_choices
@@ -105,14 +106,8 @@ class Ticket:
         """Abort what has not ended. Never waits, and may be called again."""
         self._worker.close(self)
 
-    def deliver(self, deliveries: Sequence[Delivery]) -> None:
-        """Pass outputs to the event loop; called by the engine's thread."""
-        try:
-            self._loop.call_soon_threadsafe(self._put, deliveries)
-        except RuntimeError:
-            return  # the loop has ended, and with it whoever would read
-
-    def _put(self, deliveries: Sequence[Delivery]) -> None:
+    def put(self, deliveries: Sequence[Delivery]) -> None:
+        """Take outputs for who waits for them; called on the event loop."""
         for delivery in deliveries:
             self._outputs.put_nowait(delivery)
 
@@ -352,8 +347,7 @@ class Worker:
                     batches.setdefault(ticket, []).append((index, output))
                 if output.finish_reason is not None:
                     self._forget(output.request_id)
-        for ticket, deliveries in batches.items():
-            ticket.deliver(deliveries)
+        _hand_over(batches)
 
     def _die(self, error: BaseException) -> None:
         """Tell every reader that no more will come."""
@@ -364,5 +358,29 @@ class Worker:
                 self._forget(request_id)
         gone = RequestAbortedError(f"the engine's thread ended ({type(error).__name__})")
         gone.__cause__ = error
+        batches: dict[Ticket, list[Delivery]] = {}
         for request_id, (ticket, index) in routes.items():
-            ticket.deliver([(index, StepOutput(request_id, finish_reason="error", error=gone))])
+            output = StepOutput(request_id, finish_reason="error", error=gone)
+            batches.setdefault(ticket, []).append((index, output))
+        _hand_over(batches)
+
+
+def _hand_over(batches: Mapping[Ticket, Sequence[Delivery]]) -> None:
+    """Pass outputs to the event loops that wait for them; called by the engine's thread.
+
+    A loop is woken once for all of them: it takes the interpreter as it wakes, and the
+    engine would wait for it after each.
+    """
+    loops: dict[asyncio.AbstractEventLoop, list[tuple[Ticket, Sequence[Delivery]]]] = {}
+    for ticket, deliveries in batches.items():
+        loops.setdefault(ticket.loop, []).append((ticket, deliveries))
+    for loop, parts in loops.items():
+        try:
+            loop.call_soon_threadsafe(_put_all, parts)
+        except RuntimeError:
+            continue  # the loop has ended, and with it whoever would read
+
+
+def _put_all(parts: Sequence[tuple[Ticket, Sequence[Delivery]]]) -> None:
+    for ticket, deliveries in parts:
+        ticket.put(deliveries)

@@ -40,6 +40,8 @@ _RANGE = 512.0
 _SMALL, _ZERO = -80.0, -110.0
 
 
+# Differences may overflow to -inf for logits near the float32 limits: weight 0.
+@np.errstate(over="ignore", under="ignore")
 def soften(
     logits: NDArray[np.float32],
     peak: float,
@@ -64,12 +66,10 @@ def soften(
     ndarray of float32, shape (N,)
         In [0, 1].
     """
-    # Differences may overflow to -inf for logits near the float32 limits: weight 0.
-    with np.errstate(over="ignore", under="ignore"):
-        weights = np.subtract(logits, np.float32(peak), out=out)
-        if temperature != 1.0:
-            weights *= np.float32(1.0 / temperature)
-        np.exp(weights, out=weights)
+    weights = np.subtract(logits, np.float32(peak), out=out)
+    if temperature != 1.0:
+        weights *= np.float32(1.0 / temperature)
+    np.exp(weights, out=weights)
     return weights
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from draftproof.core.law import Law
 from draftproof.core.protocols import ProposalRequest, Proposer
 from draftproof.core.types import Draft, ModelInfo, TreeDraft
 from draftproof.engine.scheduler import RowPlan
@@ -112,13 +113,14 @@ def _flaw(draft: Draft | TreeDraft, plan: RowPlan, target: ModelInfo) -> str:
             return f"drafts that branch, which the rule {rule.name} cannot judge"
         if len(draft) > plan.kappa:
             return f"a tree of {len(draft)} nodes, expected at most {plan.kappa}"
-    for node, token in enumerate(draft.token_ids):
+    laws: Sequence[Law | None]
+    if isinstance(draft, TreeDraft):
+        laws = [draft.child_law(parent) for parent in draft.parents]
+    else:
+        laws = draft.laws or (None,) * len(draft)
+    for token, law in zip(draft.token_ids, laws, strict=True):
         if not 0 <= token < target.vocab_size:
             return f"token id {token}, expected 0 to {target.vocab_size - 1}"
-        if isinstance(draft, TreeDraft):
-            law = draft.child_law(draft.parents[node])
-        else:
-            law = None if draft.laws is None else draft.laws[node]
         if law is None:
             continue
         if law.vocab_size != target.vocab_size:

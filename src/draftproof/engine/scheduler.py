@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from draftproof.core.kappa_policy import RowChoice
 from draftproof.core.protocols import ModelBackend
@@ -59,6 +59,10 @@ class SchedulerConfig:
                 raise ConfigError(f"{name} is {value}; expected at least 1")
 
 
+#: The draft of a row until a drafter is asked.
+_NO_DRAFT = Draft()
+
+
 @dataclass(slots=True)
 class RowPlan:
     """One row of the next pass.
@@ -96,7 +100,7 @@ class RowPlan:
     is_shareable: bool
     coins: RoundCoins
     drafter: str
-    draft: Draft | TreeDraft = field(default_factory=Draft)
+    draft: Draft | TreeDraft = _NO_DRAFT
 
 
 class Scheduler:

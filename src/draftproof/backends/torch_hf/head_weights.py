@@ -157,7 +157,8 @@ def _named(folder: Path) -> dict[str, Any]:
 def _tensors(path: Path) -> dict[str, Any]:
     try:
         if path.suffix == ".safetensors":
-            return safetensors.torch.load_file(path)
+            read: dict[str, Any] = safetensors.torch.load_file(path)
+            return read
         found = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError as error:
         raise ModelFileError(

@@ -1,7 +1,7 @@
 """Load llama.cpp's library so that its threads give the cores back between passes.
 
 GNU OpenMP, which parallel builds of llama.cpp on Linux use, lets threads that wait turn in
-a loop, 300,000 times where nobody says: 4 ms after each pass in which a core is taken from
+a loop, 300,000 times where nobody says: 9 ms after each pass in which a core is taken from
 the engine, the server and the client, and, worse, the same at every barrier inside a pass
 where another program has the core that the last thread needs. The barriers of a pass that
 runs undisturbed are much shorter than that.
@@ -19,7 +19,7 @@ from typing import Final
 __all__ = ["brief_waits"]
 
 _COUNT: Final = "GOMP_SPINCOUNT"
-#: Turns before a waiting thread sleeps: about 0.14 ms.
+#: Turns before a waiting thread sleeps: at most 0.3 ms.
 _TURNS: Final = 10_000
 
 

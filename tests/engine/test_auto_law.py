@@ -89,6 +89,7 @@ def shipped(core=None):
         min_gain=0.0,
         decide_every=1,
         probe_after=1,
+        stake_share=1.0,  # texts of few tokens: a hundredth of one is no draft
         tracker=TrackerConfig(prior_rate=0.7, prior_strength=0.5, shrinkage_rounds=0.5),
     )
     return GoodputController(RoundCost(AffineCost(1.0, 0.5), ParallelDraft(0.05)), config=config)

@@ -74,27 +74,7 @@ class OpenVINOHead:
         values: Floats,
         mask: Floats,
     ) -> tuple[Floats, Floats, Floats, Floats]:
-        """Run one pass; see `draftproof.proposers.draft_head.HeadRunner`.
-
-        Parameters
-        ----------
-        features : ndarray of float32, shape (B, T, E)
-            Feature before each token.
-        token_ids, positions : ndarray of int64, shape (B, T)
-            Tokens and their places.
-        keys, values : ndarray of float32, shape (B, K, C, D)
-            What earlier passes returned.
-        mask : ndarray of float32, shape (B, T, C + T)
-            0 where a token sees a position, a large negative number where not.
-
-        Returns
-        -------
-        features : ndarray of float32, shape (B, E)
-            Predicted after the last token of each row.
-        logits : ndarray of float32, shape (B, N)
-            Of the tokens that can be drafted, after it.
-        keys, values : ndarray of float32, shape (B, K, T, D)
-            Of the tokens.
+        """Run one pass; see `draftproof.proposers.draft_head.HeadRunner.run`.
 
         Raises
         ------

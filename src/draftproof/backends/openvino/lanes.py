@@ -159,24 +159,12 @@ class Lanes:
     ) -> NDArray[np.float32]:
         """Run one pass on the copy that had its shape, else on the one that waited longest.
 
+        Otherwise as `Lane.run`; later passes overwrite what it returned.
+
         Parameters
         ----------
         shape : tuple of int
             What kernels and buffers depend on.
-        values : mapping of str to ndarray or int
-            The inputs that change.
-        rows : int
-            Rows M of logits that are wanted, at least one.
-
-        Returns
-        -------
-        ndarray of float32, shape (M, V)
-            A view that later passes overwrite.
-
-        Raises
-        ------
-        RuntimeError
-            If the runtime fails.
         """
         lane = next((each for each in self._lanes if each.shape == shape), None)
         if lane is None:

@@ -144,7 +144,7 @@ def test_any_history_equals_a_fresh_prefill(family, decoder, references):
 @pytest.mark.parametrize("fault", ["window", "depth", "ancestors", "neighbour"])
 def test_a_wrong_mask_is_seen(fault, decoder, references, monkeypatch):
     model = decoder("mistral")  # before the fault, which the check at load would see
-    right = RowGroup._seen
+    right = RowGroup.seen
 
     def wrong(group, window):
         if fault == "window" and window is not None:
@@ -158,7 +158,7 @@ def test_a_wrong_mask_is_seen(fault, decoder, references, monkeypatch):
             seen[..., -1] = True
         return seen
 
-    monkeypatch.setattr(RowGroup, "_seen", wrong)
+    monkeypatch.setattr(RowGroup, "seen", wrong)
     with pytest.raises(AssertionError):
         run_machine(lambda: model, references("mistral"), examples=20)
 

@@ -91,6 +91,8 @@ class RowGroup:
         counts = np.diff(begins)[chosen]
         past = past_lens[chosen]
         lengths = past + counts
+        #: Numbers of the rows in the pass, and the tokens and slots of each.
+        self.rows, self.counts, self.lengths = tuple(rows), counts.tolist(), lengths.tolist()
         self.num_rows, self.width = len(rows), int(counts.max())
         self.length = int(lengths.max())
         self._upload = upload
@@ -166,7 +168,7 @@ class RowGroup:
             return None
         key = (window, repeat, dtype)
         if key not in self._masks:
-            seen = self._seen(window)
+            seen = self.seen(window)
             added = torch.zeros(seen.shape, dtype=dtype, device=seen.device)
             added = added.masked_fill_(~seen, float("-inf"))
             rows, width, length = added.shape
@@ -174,8 +176,19 @@ class RowGroup:
             self._masks[key] = added.reshape(rows, 1, repeat * width, length)
         return self._masks[key]
 
-    def _seen(self, window: int | None) -> Any:
-        """Return which slots each token sees, bool of shape (B, n, T)."""
+    def seen(self, window: int | None) -> Any:
+        """Return which slots each token sees.
+
+        Parameters
+        ----------
+        window : int or None
+            Width of the sliding window.
+
+        Returns
+        -------
+        torch.Tensor of bool, shape (B, n, T)
+            Padding of a row sees what its last token sees.
+        """
         slot, past = self.get("slot"), self.get("past")[:, None, None]
         index = torch.arange(self.length, device=slot.device)[None, None, :]
         seen = index <= slot[:, :, None]
@@ -224,6 +237,11 @@ class PassPlan:
         past = past_lens.astype(np.int64)
         upload = Upload(device)
         self.num_tokens = len(batch)
+        #: The same on the host, for kernels that read rows of any length as they are.
+        self.row_begins = batch.row_begins.astype(np.int64)
+        self.past_lens, self.tables, self.page_size = past, tables, page_size
+        self.branches = batch.parents is not None
+        self.device = device
         numbers = [
             upload.add(array)
             for array in (

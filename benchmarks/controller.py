@@ -28,6 +28,8 @@ from draftproof.core.kappa_policy import RowState
 from draftproof.core.types import ModelInfo, StepRecord
 from draftproof.engine import Engine
 
+#: Plain decoding once more: its ratio to plain decoding is the noise.
+AGAIN = "0 again"
 AUTO = {"method": "ngram", "num_speculative_tokens": "auto"}
 
 
@@ -70,12 +72,12 @@ def one_run(engine: Engine, workload: str, batch: int, turn: int, kappa: int | N
 
 def sweep(engine: Engine, workload: str, batch: int, options) -> dict:
     """Measure every length on one workload and batch size."""
-    names = ["auto", *map(str, options.kappas)]
+    names = ["auto", AGAIN, *map(str, options.kappas)]
     held: dict[str, list[dict]] = {name: [] for name in names}
 
     def subject(name: str):
         def run() -> float:
-            kappa = None if name == "auto" else int(name)
+            kappa = None if name == "auto" else int(name.split()[0])
             turn = len(held[name])
             held[name].append(one_run(engine, workload, batch, turn, kappa, options.max_tokens))
             return held[name][-1]["pace"]
@@ -102,7 +104,7 @@ def sweep(engine: Engine, workload: str, batch: int, options) -> dict:
             "batches_with_the_plain_texts": [same, len(runs)],
         }
         print(
-            f"  {name:>4}: {shown(table[name]['tokens_per_s'], 1)} tok/s, x {shown(over)}, "
+            f"  {name:>7}: {shown(table[name]['tokens_per_s'], 1)} tok/s, x {shown(over)}, "
             f"decisions {each * 1e6:.0f} us per step ({share:.2%})"
         )
     best = max(options.kappas, key=lambda kappa: median(paces[str(kappa)]))

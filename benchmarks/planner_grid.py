@@ -2,7 +2,7 @@
 
 Drafts per row by rows, drafters and workloads: acceptance is counted on half of the
 prompts, the pace predicted from a profile of ``draftproof calibrate``, and measured on the
-other half, greedy, in rounds of all settings. Errors are given as they are, and at the pace
+other half, greedy, in rounds of all settings, each on the next prompts. Errors are given as they are, and at the pace
 of the machine: after every prediction of one drafter and workload is multiplied by plain
 decoding measured over plain decoding predicted.
 
@@ -56,7 +56,7 @@ def main() -> None:
                 engine.tokenizer.encode_chat(
                     [{"role": role, "content": text} for role, text in Workloads().prompt(kind, n)]
                 )
-                for n in range(2 * max(args.batches))
+                for n in range(4 * max(args.batches))
             ]
             found = validate(
                 engine.core,

@@ -15,7 +15,7 @@ from draftproof.planner.account import Account
 from draftproof.planner.controller import ControllerConfig, GoodputController
 from draftproof.planner.cost import AffineCost
 from draftproof.planner.rounds import AutoregressiveDraft, ParallelDraft, RoundCost
-from draftproof.planner.slots import SlotPricer
+from draftproof.planner.slots import BAD_LUCK, SlotPricer, Spare
 from draftproof.planner.tracker import AcceptanceTracker, TrackerConfig
 
 #: A pass of n tokens costs 0.8 + 0.2 n plain steps.
@@ -98,32 +98,46 @@ def test_the_account_adds_gains_and_keeps_no_more_than_its_most():
     account = Account(2.0, 0.5, 0.01, 3.0)
     account.expect(inf)
     account.settle(-1.5)
-    assert account.held == pytest.approx(0.51)
+    assert account.held == account.doubt == pytest.approx(0.51)
     account.settle(100.0)
-    assert account.held == 3.0
+    assert account.held == account.doubt == 3.0
     account.reset()
-    assert account.held == 0.0
+    assert (account.held, account.doubt) == (2.0, 0.0)
     account.expect(inf)
-    assert account.held == 2.0
+    assert account.doubt == 2.0
 
 
-def test_a_short_text_stakes_a_share_of_its_rounds():
+def test_a_short_text_stakes_a_share_of_its_rounds_in_doubt():
     account = Account(2.0, 0.01, 0.0, 3.0)
     account.expect(50)
-    assert account.held == pytest.approx(0.5)
+    assert account.doubt == pytest.approx(0.5)
     account.settle(0.0)
     account.expect(49)  # the same rounds, one later
-    assert account.held == pytest.approx(0.5)
+    assert account.doubt == pytest.approx(0.5)
     account.expect(149)
-    assert account.held == pytest.approx(1.5)
+    assert account.doubt == pytest.approx(1.5)
     account.expect(10_000)  # no more than the whole stake
-    assert account.held == pytest.approx(2.0)
+    assert account.doubt == account.held == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+def test_a_short_text_stakes_more_where_much_speaks_for_its_drafts(batch):
+    def first(rate, strength):
+        told = TrackerConfig(sign_priors=((rate, strength),))
+        controller = controller_of(tracker=told)
+        states = [replace(row(str(i), (1,)), remaining=40) for i in range(batch)]
+        return sum(choice.kappa for choice in controller.choose(states)) / batch
+
+    # Nearly sure, and as good on average with most rows either easy or hard.
+    assert first(0.97, 200.0) >= 7 * bool(batch == 1) + 2
+    assert first(0.7, 0.3) <= 2
 
 
 @pytest.mark.parametrize("length", [20, 60, 200])
 def test_drafts_that_all_fail_lose_a_fiftieth_of_a_short_text(length):
-    sure = TrackerConfig(prior_rate=0.98, prior_strength=40.0, sign_priors=((0.98, 40.0),))
-    controller = controller_of(tracker=sure)
+    # Good on average, and of this drafter nobody knows on which texts.
+    told = TrackerConfig(prior_rate=0.7, prior_strength=0.3, sign_priors=((0.7, 0.3),))
+    controller = controller_of(tracker=told)
     spent, drafted = 0.0, 0
     for left in range(length, 0, -1):
         state = replace(row(most=min(left - 1, 15)), remaining=left)
@@ -198,18 +212,46 @@ def test_a_single_row_is_priced_from_the_definition(draft, spare):
         survival = np.sort(rng.uniform(0.2, 1.0, 12))[::-1].copy()
         limit, given = int(rng.integers(1, 13)), float(rng.choice([1.0, 0.4]))
         beliefs = {"d": (survival[None, :], np.asarray([given]))}
-        found = pricer.admit(["d"], [limit], beliefs, 100.0, spare)
+        doubt = float(rng.choice([0.1, 0.3, np.inf]))
+        found = pricer.admit(["d"], [limit], beliefs, 100.0, Spare(spare, doubt))
         gains = {0: 1.0}
         for kappa in range(1, limit + 1):
             whole, plain = cost.round_s(1, kappa, 128.0), cost.plain_s(1, 128.0)
             if whole > plain * (1.0 + spare):
                 break
+            if whole / plain - 1.0 - (given * survival[:kappa] >= 1.0 - BAD_LUCK).sum() > doubt:
+                continue
             drafting = whole - float(cost.pass_seconds(1, np.asarray([kappa + 1.0]), 128.0)[0])
             seconds = given * whole + (1 - given) * (plain + drafting)
             gains[kappa] = (1.0 + given * survival[:kappa].sum()) * plain / seconds
         best = max(gains, key=lambda kappa: gains[kappa])
         assert found.kappas == [best]
         assert found.gain == pytest.approx(gains[best])
+
+
+@pytest.mark.parametrize("doubt", [0.1, 0.4, np.inf])
+def test_what_a_batch_risks_follows_from_the_definition(doubt):
+    cost = RoundCost(AffineCost(1.0, 0.2), AutoregressiveDraft(AffineCost(0.01, 0.0)))
+    pricer = SlotPricer(cost, {}, 6)
+    rng = np.random.default_rng(4)
+    drafted = 0
+    for _ in range(30):
+        survival = np.sort(rng.uniform(0.5, 1.0, (3, 6)))[:, ::-1].copy()
+        beliefs = {"d": (survival, np.ones(3))}
+        found = pricer.admit(["d"] * 3, [6] * 3, beliefs, 0.0, Spare(2.0, doubt))
+        kappas = np.asarray(found.kappas)
+        tokens = np.asarray([3.0 + kappas.sum()])
+        whole = float(cost.pass_seconds(3, tokens, 0.0)[0]) + 0.01 * kappas.max()
+        loss = whole / cost.plain_s(3, 0.0) - 1.0
+        kept = sum((row[:kappa] >= 1.0 - BAD_LUCK).sum() for row, kappa in zip(survival, kappas))
+        assert found.loss == pytest.approx(loss)
+        assert found.risk == pytest.approx(loss - kept / 3)
+        assert found.loss <= 2.0
+        assert found.risk <= doubt
+        free = pricer.admit(["d"] * 3, [6] * 3, beliefs, 0.0, Spare(2.0))
+        assert free.gain >= found.gain
+        drafted += int(kappas.sum())
+    assert drafted
 
 
 def test_counts_do_not_depend_on_when_they_are_read():

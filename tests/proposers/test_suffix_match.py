@@ -36,6 +36,17 @@ def test_longest_is_the_newest_of_the_longest(multiplier, tokens, min_n, extra, 
     assert index.tokens.tolist() == tokens
 
 
+def test_tokens_hash_alike_one_by_one_and_at_once():
+    tokens = np.random.default_rng(1).integers(0, 2**31, 200).tolist()
+    whole, single = SuffixMatchIndex(2, 5), SuffixMatchIndex(2, 5)
+    whole.extend(tokens)
+    for token in tokens:
+        single.extend([token])
+    for name in ("_prefix", "_scale", "_keys", "_tokens"):
+        assert np.array_equal(getattr(whole, name)[:200], getattr(single, name)[:200])
+    assert whole._power == single._power
+
+
 @pytest.mark.parametrize("name", ["constant", "runs", "fibonacci", "random"])
 def test_repetitive_texts_longer_than_a_block_of_hits(name):
     rng = np.random.default_rng(3)

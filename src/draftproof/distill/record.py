@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from draftproof.core.protocols import ModelBackend, ProposalRequest, Tokenizer
 from draftproof.core.types import Draft, FlatBatch, Row
+from draftproof.distill.batches import split
 from draftproof.distill.corpus import Corpus, Recording
 from draftproof.distill.seeds import HELD_OUT, seed_messages
 from draftproof.engine import Engine
@@ -100,7 +101,11 @@ class Wanted:
 
 
 def seed_prompt(
-    tokenizer: Tokenizer, generator: np.random.Generator, *, held_out: bool
+    tokenizer: Tokenizer,
+    generator: np.random.Generator,
+    *,
+    held_out: bool,
+    texts: Sequence[str] = (),
 ) -> list[int]:
     """Return a built-in prompt, as a chat where the model has a template for one.
 
@@ -112,13 +117,15 @@ def seed_prompt(
         Chooses the prompt.
     held_out : bool
         See `draftproof.distill.seeds.seed_messages`.
+    texts : sequence of str
+        Texts that the prompt may be about.
 
     Returns
     -------
     list of int
         Token ids.
     """
-    messages = seed_messages(generator, held_out=held_out)
+    messages = seed_messages(generator, held_out=held_out, texts=texts)
     try:
         return tokenizer.encode_chat(messages)
     except PromptError:
@@ -162,8 +169,9 @@ def record_answers(
         number = len(corpus.paths())
         generator = np.random.default_rng([wanted.seed, number])
         held_out = number % HELD_OUT == HELD_OUT - 1
+        texts = _last_texts(corpus, engine.tokenizer)
         prompts = [
-            seed_prompt(engine.tokenizer, generator, held_out=held_out)
+            seed_prompt(engine.tokenizer, generator, held_out=held_out, texts=texts)
             for _ in range(wanted.answers)
         ]
         requests = [
@@ -191,6 +199,16 @@ def record_answers(
         held += sum(map(len, found))
         progress(f"{held} of {wanted.num_tokens} tokens recorded")
     return held
+
+
+def _last_texts(corpus: Corpus, tokenizer: Tokenizer) -> list[str]:
+    """Return the answers of the newest shard that is not held out."""
+    training, _held = split(corpus)
+    if not training:
+        return []
+    recordings = corpus.read(training[-1]).recordings
+    found = (tokenizer.decode(each.token_ids[1:].tolist()) for each in recordings)
+    return [text.strip() for text in found if text.strip()]
 
 
 def _whole(result: object) -> list[int]:

@@ -5,7 +5,7 @@ token and a cost. Slots are sorted by that probability; since it falls with the
 position, a prefix of the sorted slots is a set of drafts. Each prefix is priced with
 the cost model, and the one with the largest ratio of expected tokens to seconds wins.
 The empty prefix, plain decoding, is one of them. No prefix wins that could lose more than
-the account holds (`draftproof.planner.account.Account`).
+the account allows (`draftproof.planner.account.Account`).
 
 Nothing here looks at a token of the round it decides about: beliefs come from finished
 rounds, and signs from committed tokens, so the maximum may be taken over all prefixes
@@ -25,7 +25,7 @@ from draftproof.core.types import StepRecord
 from draftproof.planner.account import Account
 from draftproof.planner.limits import ControllerConfig
 from draftproof.planner.rounds import DraftCost, RoundCost
-from draftproof.planner.slots import Beliefs, SlotPricer
+from draftproof.planner.slots import Beliefs, SlotPricer, Spare
 from draftproof.planner.tracker import UNTOLD, AcceptanceTracker
 
 __all__ = ["ControllerConfig", "GoodputController"]
@@ -91,7 +91,7 @@ class GoodputController:
         self._held_rows: set[str] = set()
         self._held_rounds = 0
         self._held_account = 0.0
-        self._drafting_s = self._loss = 0.0
+        self._drafting_s = self._loss = self._risk = 0.0
         self._decisions = 0
         self._silent_rounds = 0
         self._pause = _FIRST_PAUSE
@@ -152,6 +152,7 @@ class GoodputController:
         is_over = (
             self._held_rounds >= min(settled, self.config.decide_every)
             or self._account.held < max(self._held_account - _SURPRISE, self._loss)
+            or self._account.doubt < self._risk
             or abs(len(rows) - count) * 8 > count
         )
         if is_over:
@@ -185,15 +186,17 @@ class GoodputController:
         context = sum(row.kv_tokens for row in rows) / len(rows)
         names = list(dict.fromkeys(name for row in rows for name in row.proposers))
         beliefs = {name: self._beliefs(rows, name) for name in names}
-        spare = self._account.held
+        spare = Spare(self._account.held, self._account.doubt)
         best_gain = 1.0 + self.config.min_gain
         best, assignment = [0] * len(rows), [""] * len(rows)
-        self._drafting_s = self._loss = 0.0
+        self._drafting_s = self._loss = self._risk = 0.0
         for tried in self._assignments(rows, names, beliefs, context):
             found = self._slots.admit(tried, limits, beliefs, context, spare)
             if found.gain > best_gain:
                 best_gain, best, assignment = found.gain, found.kappas, tried
-                self._drafting_s, self._loss = found.drafting_s, found.loss
+                self._drafting_s, self._loss, self._risk = (
+                    found.drafting_s, found.loss, found.risk
+                )  # fmt: skip
         newcomers = sum(row.request_id not in self._held_rows for row in rows)
         # Counts the decisions of the crowd that is here: one with new faces is young.
         self._decisions = 0 if 2 * newcomers > len(rows) else self._decisions + 1
@@ -357,7 +360,7 @@ class GoodputController:
             return nothing, assignment
         tried = [min(kappa, 1) for kappa in hoped.kappas]
         loss, drafting = self._slots.loss_of_one(assignment, tried, context)
-        if loss > self._account.held:
+        if loss > min(self._account.held, self._account.doubt):
             return nothing, assignment
         self._drafting_s = drafting
         return tried, assignment

@@ -32,8 +32,8 @@ class ControllerConfig:
         Plain steps that drafting may lose to plain decoding: at first, with each round,
         and at most at once after it gained; see `Account`.
     stake_share : float, default 0.01
-        The stake is at most this share of the tokens that the longest request may still
-        commit, where that is known.
+        Where a draft fares worse than expected, it may lose this share of the tokens that the
+        longest request may still commit, and at most the stake.
     forget_after_call : bool, default True
         Start each call without memory, so that equal calls behave equally. With False
         what was learnt outlives the call, and no seed may come again: what its first

@@ -15,11 +15,13 @@ from numpy.typing import NDArray
 from draftproof.planner.cost import Floats
 from draftproof.planner.rounds import DraftCost, RoundCost
 
-__all__ = ["Admitted", "Beliefs", "SlotPricer"]
+__all__ = ["Admitted", "Beliefs", "SlotPricer", "Spare"]
 
 #: Contexts that share a price, in tokens, and how many prices are kept.
 CONTEXT_STEP = 128
 MOST_PRICES = 1024
+#: How often a draft may fare worse than what its risk is reckoned with.
+BAD_LUCK = 0.25
 
 #: What a drafter is believed to survive, rows by depths, and how often it answers.
 Beliefs = tuple[Floats, Floats]
@@ -39,12 +41,33 @@ class Admitted:
         Seconds of drafting them.
     loss : float
         Plain steps that are lost if nothing is accepted.
+    risk : float
+        The same if the drafts fare worse than expected, see `Spare`.
     """
 
     kappas: list[int]
     gain: float
     drafting_s: float = 0.0
     loss: float = 0.0
+    risk: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Spare:
+    """What a round may lose, in plain steps.
+
+    Parameters
+    ----------
+    worst : float
+        If nothing is accepted.
+    doubt : float
+        If every row keeps what it is believed to keep less of one time in `BAD_LUCK`: the drafts
+        whose chance to be kept is ``1 - BAD_LUCK``. Rows are taken to fare alike, since one
+        drafter serves them, often on texts of one kind.
+    """
+
+    worst: float = float("inf")
+    doubt: float = float("inf")
 
 
 class SlotPricer:
@@ -75,7 +98,7 @@ class SlotPricer:
         limits: Sequence[int],
         beliefs: Mapping[str, Beliefs],
         context: float,
-        spare: float = float("inf"),
+        spare: Spare | None = None,
     ) -> Admitted:
         """Find the best prefix of the slots, sorted by what they yield.
 
@@ -89,14 +112,15 @@ class SlotPricer:
             What to expect of each drafter.
         context : float
             Cached tokens per row.
-        spare : float
-            Plain steps that may be lost if nothing is accepted.
+        spare : Spare, optional
+            What may be lost; without it anything.
 
         Returns
         -------
         Admitted
             Drafts per row; none where plain decoding is best.
         """
+        spare = spare or Spare()
         batch, depths = len(assignment), self._depths
         used = list(dict.fromkeys(name for name in assignment if name))
         if not used or not any(limits):
@@ -137,11 +161,15 @@ class SlotPricer:
         pace = yielded / (expected + drafting)
         # The drafts that may be lost all come.
         loss = (certain + drafting) / passes[0] - 1.0
-        pace[1:][loss[1:] > spare] = 0.0
+        kept = _running(0.0, np.where(worth[order] >= 1.0 - BAD_LUCK, 1.0, 0.0))
+        risk = loss - kept / batch
+        pace[1:][(loss[1:] > spare.worst) | (risk[1:] > spare.doubt)] = 0.0
         best = int(pace.argmax())
         kappas = np.bincount(row_of[:best], minlength=batch).tolist()
         gain = pace[best] * passes[0] / batch
-        return Admitted(kappas, float(gain), float(drafting[best]), float(loss[best]))
+        return Admitted(
+            kappas, float(gain), float(drafting[best]), float(loss[best]), float(risk[best])
+        )
 
     def loss_of_one(
         self, assignment: Sequence[str], kappas: Sequence[int], context: float
@@ -173,24 +201,25 @@ class SlotPricer:
         return float((passes[sum(kappas)] + drafting) / passes[0]) - 1.0, drafting
 
     def _admit_one(
-        self, name: str, limit: int, beliefs: Beliefs, context: float, spare: float
+        self, name: str, limit: int, beliefs: Beliefs, context: float, spare: Spare
     ) -> Admitted:
         """Return the best length of a single row; arrays of this size cost more than lists."""
         drafting, passes = self._single_sums(name, context)
         plain, given = passes[0], float(beliefs[1][0])
-        most = plain * (1.0 + spare)
-        best, best_gain, yielded = 0, 1.0, 1.0
+        best = Admitted([0], 1.0)
+        kept = sure = 0.0
         survival = beliefs[0][0].tolist()
         for kappa in range(1, min(limit, self._depths) + 1):
-            if passes[kappa] + drafting[kappa] > most:
+            loss = (passes[kappa] + drafting[kappa]) / plain - 1.0
+            if loss > spare.worst:
                 break
-            yielded += given * survival[kappa - 1]
+            worth = given * survival[kappa - 1]
+            kept, sure = kept + worth, sure + (worth >= 1.0 - BAD_LUCK)
             seconds = given * passes[kappa] + (1.0 - given) * plain + drafting[kappa]
-            gain = yielded * plain / seconds
-            if gain > best_gain:
-                best, best_gain = kappa, gain
-        loss = (passes[best] + drafting[best]) / plain - 1.0
-        return Admitted([best], best_gain, drafting[best], loss)
+            gain = (1.0 + kept) * plain / seconds
+            if gain > best.gain and loss - sure <= spare.doubt:
+                best = Admitted([kappa], gain, drafting[kappa], loss, loss - sure)
+        return best
 
     def _single_sums(self, name: str, context: float) -> tuple[list[float], list[float]]:
         bucket = round(context / CONTEXT_STEP)

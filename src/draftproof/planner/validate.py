@@ -143,14 +143,16 @@ def validate(
     cost : RoundCost
         The costs under test.
     prompts : sequence of sequence of int
-        Token ids, all different. Even ones teach acceptance, odd ones are measured;
-        as many odd ones as the largest batch.
+        Token ids, all different. Even ones teach acceptance, odd ones are measured, at
+        least as many as the largest batch. Rounds take them in turns: what one text
+        accepts is not what texts accept.
     batches, kappas : sequence of int
         Settings.
     max_tokens : int, default 48
         Tokens per request.
     repeats : int, default 3
-        Measurements of each setting, one per round of all settings; the median counts.
+        Measurements of each setting, one per round of all settings; tokens of all over
+        seconds of all, which is what is predicted.
     params : SamplingParams, optional
         The policy; greedy when None.
     progress : callable, optional
@@ -182,13 +184,16 @@ def validate(
     for turn in range(repeats):
         say(f"measuring {len(settings)} settings, round {turn + 1} of {repeats}")
         for batch, kappa in settings:
-            run = _run(core, proposer, measured[:batch], kappa, max_tokens, policy)
+            begin = turn * batch
+            chosen = [measured[(begin + n) % len(measured)] for n in range(batch)]
+            run = _run(core, proposer, chosen, kappa, max_tokens, policy)
             found[batch, kappa].append(run)
     points = []
     for (batch, kappa), runs in found.items():
-        seconds = _seconds(cost, batch, kappa, offers, runs[0].context)
+        context = statistics.mean(run.context for run in runs)
+        seconds = _seconds(cost, batch, kappa, offers, context)
         predicted = batch * survival.curve.tokens(kappa) / seconds
-        pace = statistics.median(run.tokens_per_s for run in runs)
+        pace = sum(run.tokens for run in runs) / sum(run.seconds for run in runs)
         points.append(ValidationPoint(batch, kappa, predicted, pace))
     return Validation(tuple(points), survival)
 
@@ -212,7 +217,8 @@ def _seconds(
 class _Measured:
     rounds: list[tuple[int, int]]
     offers: list[int]
-    tokens_per_s: float
+    tokens: int
+    seconds: float
     context: float
 
 
@@ -264,4 +270,4 @@ def _run(
     if not tokens:
         raise ConfigError(f"max_tokens {max_tokens}: no step had all rows decoding; expected more")
     context = sum(len(prompt) for prompt in prompts) / len(prompts) + max_tokens / 2
-    return _Measured(rounds, offers, tokens / seconds, context)
+    return _Measured(rounds, offers, tokens, seconds, context)

@@ -28,6 +28,10 @@ _MULTIPLIER = 0x9E3779B97F4A7C15
 #: A text that repeats itself is decided within the first, however long it is.
 _NEWEST = 256
 
+#: Up to so many new tokens are hashed one by one, which a dozen calls on arrays cost more than.
+_FEW = 8
+_WRAP = 2**64 - 1
+
 
 @dataclass(frozen=True, slots=True)
 class SuffixMatch:
@@ -70,6 +74,7 @@ class SuffixMatchIndex:
         self._multiplier = multiplier
         self._inverse = pow(multiplier, -1, 2**64)
         self._size = 0
+        self._power = 1  # multiplier**size
         self._tokens = np.empty(64, dtype=np.int32)
         # prefix[i] hashes tokens[:i]; scale[i] is multiplier**-i, which makes the hashes of
         # equal n-grams at different places equal; keys[i] hashes tokens[i - min_n:i].
@@ -99,21 +104,38 @@ class SuffixMatchIndex:
             return
         begin, end = self._size, self._size + count
         self._make_room(end)
+        if count <= _FEW:
+            for token in token_ids:
+                self._append(int(token))
+            return
         self._tokens[begin:end] = token_ids
         # Products and sums run in place over arrays: uint64 arrays wrap silently, scalars warn.
         scale = self._scale[begin : end + 1]
         scale[1:] = self._inverse
         np.multiply.accumulate(scale, out=scale)
         powers = np.full(count, self._multiplier, dtype=np.uint64)
-        powers[0] = pow(self._multiplier, begin, 2**64)
+        powers[0] = self._power
         np.multiply.accumulate(powers, out=powers)
         prefix = self._prefix[begin : end + 1]
         prefix[1:] = _mix(self._tokens[begin:end]) * powers
         np.add.accumulate(prefix, out=prefix)
         self._size = end
+        self._power = int(powers[-1]) * self._multiplier & _WRAP
         first = max(begin + 1, self._min_n)
         if first <= end:
             self._keys[first : end + 1] = self._hashes(slice(first, end + 1), self._min_n)
+
+    def _append(self, token: int) -> None:
+        """Hash one token as `extend` does, with integers that wrap by hand."""
+        size, least = self._size, self._min_n
+        self._tokens[size] = token
+        scale = int(self._scale[size]) * self._inverse & _WRAP
+        prefix = int(self._prefix[size]) + _mix_one(token) * self._power & _WRAP
+        self._power = self._power * self._multiplier & _WRAP
+        self._size = size = size + 1
+        self._scale[size], self._prefix[size] = scale, prefix
+        if size >= least:
+            self._keys[size] = (prefix - int(self._prefix[size - least])) * scale & _WRAP
 
     def longest(self) -> SuffixMatch | None:
         """Find the longest suffix that also ends earlier; the newest of equals.
@@ -246,10 +268,21 @@ def _grown(values: NDArray[Scalar], size: int) -> NDArray[Scalar]:
     return grown
 
 
+#: An offset and two odd factors that spread small ids over 64 bits.
+_OFFSET, _FIRST, _SECOND = 0x632BE59BD9B4E019, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+
+
 def _mix(token_ids: NDArray[np.int32]) -> NDArray[np.uint64]:
     """Spread small ids over 64 bits, so that sums of near ids do not collide."""
-    mixed = token_ids.astype(np.uint64)
-    mixed = (mixed + np.uint64(0x632BE59BD9B4E019)) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (token_ids.astype(np.uint64) + np.uint64(_OFFSET)) * np.uint64(_FIRST)
     mixed ^= mixed >> np.uint64(29)
-    mixed = mixed * np.uint64(0x94D049BB133111EB)
+    mixed = mixed * np.uint64(_SECOND)
     return mixed ^ (mixed >> np.uint64(32))
+
+
+def _mix_one(token: int) -> int:
+    """Spread one id as `_mix` does."""
+    mixed = (token + _OFFSET) * _FIRST & _WRAP
+    mixed ^= mixed >> 29
+    mixed = mixed * _SECOND & _WRAP
+    return mixed ^ (mixed >> 32)

@@ -36,7 +36,7 @@ def main() -> None:
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 3, 6, 12])
     parser.add_argument("--kappas", type=int, nargs="+", default=[0, 2, 3, 5, 7])
     parser.add_argument("--max-tokens", type=int, default=32)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--output", type=Path)
     args = parser.parse_args()
     profile = read_profile(args.profile)
@@ -56,7 +56,7 @@ def main() -> None:
                 engine.tokenizer.encode_chat(
                     [{"role": role, "content": text} for role, text in Workloads().prompt(kind, n)]
                 )
-                for n in range(4 * max(args.batches))
+                for n in range(2 * max(args.batches))
             ]
             found = validate(
                 engine.core,

@@ -178,7 +178,7 @@ def test_validation_predicts_what_it_measures():
         assert by_setting[batch, kappa].measured <= predicted * 1.001
     assert found.worst.error >= found.median_error
     with pytest.raises(ConfigError, match="4 prompts"):
-        validate(core, "ngram", cost, prompts, batches=(3,))
+        validate(core, "ngram", cost, prompts, batches=(5,))
 
 
 class HalfSilent(NgramProposer):

@@ -18,6 +18,7 @@ from draftproof.planner.counts import AcceptanceCounts
 from draftproof.planner.documents import plan_document
 from draftproof.planner.emit import EMITTERS, Emission, emit
 from draftproof.planner.estimate import assumed_survival, estimate_survival
+from draftproof.planner.fit import Cell, table_of
 from draftproof.planner.plan import make_plan
 from draftproof.planner.report_html import plan_page
 from draftproof.planner.report_text import plan_renderables
@@ -147,6 +148,33 @@ def test_a_table_rises_between_its_points_where_the_curve_does():
     assert times == sorted(times)
     with pytest.raises(ConfigError, match="curve"):
         TableCost((1,), (1,), (0,), np.array([[[1.0]]]), law, ((1, 1.0), (2, 1.0)))
+
+
+def test_a_number_of_rows_between_finds_the_steps_at_its_own_tokens():
+    # Times that depend on the tokens alone, with a kernel that changes at the fifth.
+    curve = tuple((n, 1.0 + 0.1 * n + 2.0 * (n >= 5)) for n in (*range(1, 9), 12, 16))
+    known = np.asarray(curve, dtype=float).T
+    batches, widths = (2, 4), (1, 2, 3, 4)
+    times = np.interp(np.outer(batches, widths), *known)[:, :, None]
+    table = TableCost(batches, widths, (0,), times, AffineCost(1.0, 0.1), curve)
+    tokens = np.arange(3.0, 13.0)
+    assert table.many(3, tokens, 0) == pytest.approx(np.interp(tokens, *known))
+
+
+def test_a_table_of_noisy_times_rises():
+    rng = np.random.default_rng(0)
+    law = AffineCost(1e-2, 1e-3)
+    cells = [
+        Cell(b, w, 8, (float(law.many(b, np.array([1.0 * b * w]), 0)[0]) * rng.uniform(0.8, 1.2),))
+        for b in (1, 2, 4, 8)
+        for w in (1, 2, 3, 4, 6)
+    ]
+    table = table_of(cells, law)
+    assert (np.diff(table.seconds, axis=0) >= 0).all()
+    assert (np.diff(table.seconds, axis=1) >= 0).all()
+    for batch in (1, 2, 3, 5, 8):
+        times = table.many(batch, np.arange(batch, 6.0 * batch + 1), 8.0 * batch)
+        assert (np.diff(times) >= -1e-12).all()
 
 
 def test_table_costs_interpolate_and_keep_their_level_outside():

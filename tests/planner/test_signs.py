@@ -80,6 +80,25 @@ def test_a_decision_for_one_sign_holds_beside_that_for_another(monkeypatch):
     assert len(decided) <= 18
 
 
+def test_where_nothing_paid_nothing_is_decided_again_until_something_is_learnt(monkeypatch):
+    dear = RoundCost(AffineCost(0.0, 1.0), ParallelDraft(0.01))
+    controller = GoodputController(dear, config=ControllerConfig(max_kappa=15, decide_every=1))
+    decided = []
+    inner = controller._decide
+    monkeypatch.setattr(controller, "_decide", lambda rows: decided.append(1) or inner(rows))
+    for turn in range(200):  # signs change in every round, so that no decision holds
+        signs = [(turn % 2 + 1,), (turn // 2 % 2 + 1,)]
+        states = [row(str(place), sign) for place, sign in enumerate(signs)]
+        assert play(controller, states, 0) == [0, 0]
+    # One for each of the four kinds of rounds, the tries that are due, and some as more is allowed.
+    assert len(decided) <= 60
+    before = len(decided)
+    controller._round.asked["0"] = (RowChoice(1, "ngram"), 1)
+    controller.observe(StepRecord("0", 200, (1,), 1, (1, 2), proposer="ngram"))
+    controller.choose([row("0", (2,)), row("1", (1,))])
+    assert len(decided) == before + 1
+
+
 def test_of_two_drafters_the_one_that_would_answer_is_asked():
     states = [row("a", (0, 3), proposers=("x", "y")), row("b", (3, 0), proposers=("x", "y"))]
     assert [choice.proposer for choice in controller_of().choose(states)] == ["y", "x"]

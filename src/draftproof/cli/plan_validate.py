@@ -84,6 +84,7 @@ def validate_profile(
             engine.core.default_proposer,
             profile.round_cost(name),
             prompts,
+            repeats=2,
             progress=notes.say,
         )
     finally:

@@ -34,6 +34,8 @@ __all__ = ["ControllerConfig", "GoodputController"]
 _NOTHING = RowChoice(0)
 #: Plain steps by which the account may fall while a decision holds.
 _SURPRISE = 0.3
+#: Kinds of rounds in which nothing paid that are remembered.
+_MOST_BARREN = 512
 #: Rounds without drafts before the first try of a call, when nothing is known.
 _FIRST_PAUSE = 2
 #: The same after a try of which at least half was accepted.
@@ -88,6 +90,9 @@ class GoodputController:
         #: Choices that hold, by request and signs; and one of each kind, for newcomers.
         self._held: dict[tuple[str, tuple[int, ...]], RowChoice] = {}
         self._typical: dict[tuple[int, ...], RowChoice] = {}
+        #: Rounds in which nothing paid, by requests and signs, and what doubt was allowed then.
+        #: They stand until something is learnt.
+        self._barren: dict[tuple[object, ...], float] = {}
         self._held_rows: set[str] = set()
         self._held_rounds = 0
         self._held_account = 0.0
@@ -118,9 +123,17 @@ class GoodputController:
         if not any(_may_draft(row) for row in rows):
             self._round = _Round(len(rows))
             return [_NOTHING] * len(rows)
+        key = tuple((row.request_id, row.signs, row.max_kappa > 0) for row in rows)
         choices = self._hold(rows)
+        if choices is None and self._is_barren(key):
+            self._silent_rounds += 1
+            choices = [_NOTHING] * len(rows)
         if choices is None:
             choices = self._decide(rows)
+            if not any(choice.kappa for choice in choices) and not self._is_try:
+                if len(self._barren) >= _MOST_BARREN:
+                    self._barren.clear()
+                self._barren[key] = self._account.doubt
         asked = {
             row.request_id: (choice, _sign(row, choice.proposer))
             for row, choice in zip(rows, choices, strict=True)
@@ -144,6 +157,16 @@ class GoodputController:
             self._pause = _HOPEFUL_PAUSE  # not in vain: soon enough is known to draft on
         self._is_try = False
         self._round = _Round()
+
+    def _is_barren(self, key: tuple[object, ...]) -> bool:
+        """Whether nothing paid for the same rows and signs, and no try is due.
+
+        With every round a little more may be lost; that much does not ask for a decision.
+        """
+        allowed = self._barren.get(key)
+        if allowed is None or self._silent_rounds + 1 >= self._pause:
+            return False
+        return self._account.doubt < allowed + _SURPRISE
 
     def _hold(self, rows: Sequence[RowState]) -> list[RowChoice] | None:
         """Return the last decision while it still fits the batch; None to decide anew."""
@@ -248,6 +271,7 @@ class GoodputController:
         if asked is None or not asked[0].kappa:
             return
         choice, sign = asked
+        self._barren.clear()
         # Asked once: a second report of the round is of another one.
         last.asked[record.request_id] = (_NOTHING, sign)
         drafted = min(len(record.drafted), self.config.max_kappa)
@@ -275,6 +299,7 @@ class GoodputController:
         self._round, self._is_try = _Round(), False
         self._held.clear()
         self._typical.clear()
+        self._barren.clear()
         self._held_rows = set()
         self._held_rounds = self._decisions = 0
         self._silent_rounds, self._pause = 0, _FIRST_PAUSE

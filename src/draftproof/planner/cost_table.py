@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import isotonic_regression
 
 from draftproof.errors import ConfigError
 from draftproof.planner.cost import AffineCost, Floats
@@ -18,8 +19,8 @@ __all__ = ["TableCost"]
 class TableCost:
     """Seconds over (batch, tokens per row, context), interpolated.
 
-    Between two widths, and between two batches, time rises as it does along ``curve``: a
-    runtime that uses another kernel from five tokens on makes the fifth token cost more
+    Between two widths, and between two batches of one width, time rises as it does along
+    ``curve`` between their tokens: a runtime that uses another kernel from five tokens on makes the fifth token cost more
     than the three after it, which a straight line from four to eight would not show.
     Without a curve, and over contexts, the line is straight. Outside the table the nearest
     edge is scaled by the affine law, so that the table's own level is kept.
@@ -77,8 +78,14 @@ class TableCost:
         inside_c = min(max(context, contexts[0]), contexts[-1])
         asked = tokens / batch
         inside_w = np.clip(asked, widths[0], widths[-1])
-        plane = _along(self.seconds, self._bent(rows), self._bent(inside_b))
-        line = _along(np.moveaxis(plane, -1, 0), contexts, inside_c)
+        plane = np.moveaxis(_along(np.moveaxis(self.seconds, -1, 0), contexts, inside_c), -1, 0)
+        # From batch to batch a pass gains as many tokens as its rows have: each width has steps
+        # of its own.
+        line = [
+            float(_along(column, self._bent(rows * width), self._bent(inside_b * width)))
+            for column, width in zip(plane, widths.tolist(), strict=True)
+        ]
+        line = isotonic_regression(line).x  # columns in between may cross, times do not
         found = np.interp(self._bent(inside_b * inside_w), self._bent(inside_b * widths), line)
         if inside_b == batch and inside_c == context and (inside_w == asked).all():
             return np.asarray(found, dtype=np.float64)

@@ -1,7 +1,9 @@
 """Predicted against measured: the planner's own test on the user's machine.
 
-Acceptance is counted on some prompts, tokens per second are predicted for settings that
-no calibration saw, and then measured on other prompts.
+Acceptance is counted on prompts one at a time with the longest drafts; tokens per second
+are predicted for settings that no calibration saw, and then measured on the same prompts.
+What other prompts would accept is a question of samples, not of the prediction: a model that
+copies one text and leaves the next needs hundreds of them.
 """
 
 from __future__ import annotations
@@ -143,9 +145,9 @@ def validate(
     cost : RoundCost
         The costs under test.
     prompts : sequence of sequence of int
-        Token ids, all different. Even ones teach acceptance, odd ones are measured, at
-        least as many as the largest batch. Rounds take them in turns: what one text
-        accepts is not what texts accept.
+        Token ids, all different, at least as many as the largest batch; twice as many are
+        better. A setting takes them in turn: where one ends the next begins, as in a server
+        under load, until a batch is not full any more.
     batches, kappas : sequence of int
         Settings.
     max_tokens : int, default 48
@@ -166,27 +168,23 @@ def validate(
     Raises
     ------
     ConfigError
-        If there are too few prompts, or nothing was drafted on those that teach.
+        If there are too few prompts, or nothing was drafted.
     """
-    teaching, measured = prompts[::2], prompts[1::2]
-    if not teaching or len(measured) < max(batches):
-        raise ConfigError(f"{len(prompts)} prompts; expected {2 * max(batches)}")
+    if len(prompts) < max(batches):
+        raise ConfigError(f"{len(prompts)} prompts; expected {max(batches)} or more")
     say = progress or (lambda _line: None)
     policy = params or SamplingParams(temperature=0.0)
     most = max(kappas)
-    say(f"counting acceptance on {len(teaching)} prompts with {most} drafts")
-    taught = [_run(core, proposer, [prompt], most, max_tokens, policy) for prompt in teaching]
-    rounds = [pair for run in taught for pair in run.rounds]
-    offers = np.asarray([offer for run in taught for offer in run.offers])
-    survival = estimate_survival(AcceptanceCounts.from_rounds(rounds))
+    say(f"counting acceptance on {len(prompts)} prompts with {most} drafts")
+    taught = _run(core, proposer, prompts, 1, most, max_tokens, policy)
+    offers = np.asarray(taught.offers)
+    survival = estimate_survival(AcceptanceCounts.from_rounds(taught.rounds))
     settings = [(batch, kappa) for batch in batches for kappa in kappas]
     found: dict[tuple[int, int], list[_Measured]] = {setting: [] for setting in settings}
     for turn in range(repeats):
         say(f"measuring {len(settings)} settings, round {turn + 1} of {repeats}")
         for batch, kappa in settings:
-            begin = turn * batch
-            chosen = [measured[(begin + n) % len(measured)] for n in range(batch)]
-            run = _run(core, proposer, chosen, kappa, max_tokens, policy)
+            run = _run(core, proposer, prompts, batch, kappa, max_tokens, policy)
             found[batch, kappa].append(run)
     points = []
     for (batch, kappa), runs in found.items():
@@ -226,14 +224,21 @@ def _run(
     core: EngineCore,
     proposer: str,
     prompts: Sequence[Sequence[int]],
+    batch: int,
     kappa: int,
     max_tokens: int,
     params: SamplingParams,
 ) -> _Measured:
-    """Run requests together; time the steps in which all of them decode."""
-    for index, prompt in enumerate(prompts):
-        core.submit(
-            GenerateRequest(
+    """Keep so many requests running; time the steps in which all of them decode."""
+    waiting = iter(enumerate(prompts))
+    running: dict[str, bool] = {}  # whether it has its first token
+    seconds, tokens = 0.0, 0
+    rounds: list[tuple[int, int]] = []
+    offers: list[int] = []
+    while True:
+        while len(running) < batch and (following := next(waiting, None)) is not None:
+            index, prompt = following
+            request = GenerateRequest(
                 tuple(prompt),
                 params=params,
                 max_tokens=max_tokens,
@@ -242,31 +247,28 @@ def _run(
                 kappa=kappa,
                 proposer=proposer,
             )
-        )
-    seconds, tokens = 0.0, 0
-    rounds: list[tuple[int, int]] = []
-    offers: list[int] = []
-    started: set[str] = set()
-    ended = False
-    while core.has_work:
+            running[core.submit(request)] = False
+        if not core.has_work:
+            break
+        is_full = len(running) == batch and all(running.values())
         begin = perf_counter()
         outputs = core.step()
-        elapsed = perf_counter() - begin
-        if len(started) == len(prompts) and not ended:
-            seconds += elapsed
+        if is_full:
+            seconds += perf_counter() - begin
             tokens += sum(len(output.tokens) for output in outputs)
         for output in outputs:
             if output.error is not None:
                 raise output.error
             is_last = output.finish_reason is not None
-            if output.request_id in started and output.record is not None and not is_last:
+            if running[output.request_id] and output.record is not None and not is_last:
                 # A silent drafter yields what a draft that is rejected at once does. The
                 # last round is left out: the budget cuts its draft.
                 offers.append(len(output.record.drafted))
                 length = len(output.record.drafted) or kappa
                 rounds.append((length, output.record.num_accepted))
-            started.add(output.request_id)
-            ended |= is_last
+            running[output.request_id] = True
+            if is_last:
+                del running[output.request_id]
     if not tokens:
         raise ConfigError(f"max_tokens {max_tokens}: no step had all rows decoding; expected more")
     context = sum(len(prompt) for prompt in prompts) / len(prompts) + max_tokens / 2

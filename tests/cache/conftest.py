@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from draftproof.cache import PagedCache
-from draftproof.errors import CapacityError
+from draftproof.errors import CapacityError, RollbackError
 
 EMPTY = 17
 MASK = (1 << 62) - 1
@@ -36,8 +36,11 @@ class Simulation:
     """Drives a cache, keeps its memory, and checks it against a plain model."""
 
     def __init__(
-        self, make_cache=PagedCache, num_pages=7, page_size=3, *, integrity=True, **kwargs
+        self, make_cache=PagedCache, num_pages=7, page_size=3, *, integrity=True, window=0, **kwargs
     ):
+        #: Tokens that a token sees, itself included; 0 for all. Pages behind are given up.
+        self.window = window
+        self.passed: dict[int, int] = {}  # tokens of given-up pages
         self.cache = make_cache(num_pages, page_size, 64, **kwargs)
         self.integrity = integrity
         self.num_pages, self.page_size = num_pages, page_size
@@ -81,6 +84,7 @@ class Simulation:
     def fork(self, seq: int) -> int:
         child = self.cache.fork(seq)
         assert child not in self.used_ids, "a sequence id came back"
+        self.passed[child] = self.passed[seq]
         self._track(child, list(self.tokens[seq]))
         return child
 
@@ -131,7 +135,14 @@ class Simulation:
         return ran
 
     def truncate(self, seq: int, length: int) -> None:
+        if length and self._first_seen(length) < self.passed[seq]:
+            before = self._visible()
+            with pytest.raises(RollbackError, match="cannot go back"):
+                self.cache.truncate(seq, length)
+            assert self._visible() == before, "a refused rollback changed something"
+            return
         self.cache.truncate(seq, length)
+        self.passed[seq] = min(self.passed[seq], -(-length // self.page_size) * self.page_size)
         self.tokens[seq] = self.tokens[seq][:length]
         self.promised[seq] = length
         self.check()
@@ -141,6 +152,10 @@ class Simulation:
         size, tokens = self.page_size, self.tokens[seq]
         for end in range(size, len(tokens) + 1, size):
             self.committed.add(tuple(tokens[:end]))
+        if self.window:
+            self.cache.evict(seq, self.window)
+            passed = self._first_seen(len(tokens)) // size * size
+            self.passed[seq] = max(self.passed[seq], passed)
         self.check()
 
     def finish(self) -> None:
@@ -174,10 +189,12 @@ class Simulation:
             assert cache.tokens(seq).tolist() == tokens, "token ids"
             table = cache.page_table(seq).tolist()
             assert len(table) == -(-len(tokens) // self.page_size), "page table of another length"
-            assert len(set(table)) == len(table), "a page stands twice in a table"
+            first = self.passed[seq] // self.page_size
+            assert len(set(table[first:])) == len(table[first:]), "a page stands twice in a table"
             assert indices[begins[row] : begins[row + 1]].tolist() == table
-            read = memory[table].reshape(-1)[: len(tokens)].tolist()
-            assert read == prefill(tokens), f"contents of {tokens}"
+            seen = slice(self._first_seen(len(tokens)), len(tokens))
+            read = memory[table].reshape(-1)[seen].tolist()
+            assert read == prefill(tokens)[seen], f"contents of {tokens}"
         self._check_usage(indices)
 
     def _check_usage(self, indices) -> None:
@@ -199,7 +216,12 @@ class Simulation:
 
     # -- inside -----------------------------------------------------------------------
 
+    def _first_seen(self, length) -> int:
+        """Return the first position that a token at a position sees."""
+        return max(0, length - self.window + 1) if self.window else 0
+
     def _track(self, seq, tokens) -> None:
+        self.passed.setdefault(seq, 0)
         self.used_ids.add(seq)
         self.tokens[seq] = tokens
         self.promised[seq] = len(tokens)

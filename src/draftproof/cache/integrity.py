@@ -36,7 +36,7 @@ def check_pages(
     """
     listed: Counter[int] = Counter()
     for state in states:
-        pages = state.pages[: state.num_pages].tolist()
+        pages = state.pages[state.num_evicted : state.num_pages].tolist()
         _expect(len(set(pages)) == len(pages), f"a page is doubled in {pages}")
         _expect(
             state.num_pages * page_size >= max(state.length, state.writable_end),
@@ -62,7 +62,7 @@ def _check_reservations(
     """Check that reserved slots are read and written by nobody else."""
     readers: dict[int, int] = {}
     for state in states:
-        for page in state.pages[: state.num_pages].tolist():
+        for page in state.pages[state.num_evicted : state.num_pages].tolist():
             readers[page] = max(readers.get(page, 0), state.length)
     writers: Counter[int] = Counter()
     for state in states:
@@ -124,16 +124,20 @@ def check_prefixes(
 def _check_chain(state: SequenceState, prefixes: PrefixIndex, page_size: int) -> None:
     """Check that a sequence's chain of prefixes spells its own tokens."""
     _expect(state.num_final_pages * page_size <= state.length, "final pages beyond the length")
-    final = {int(page) for page in state.pages[: state.num_final_pages]}
+    live = range(state.num_evicted, state.num_final_pages)
+    final = {int(state.pages[index]) for index in live}
     node = state.node
     for index in range(state.num_final_pages - 1, -1, -1):
         _expect(node.parent is not None, "a chain of prefixes is too short")
         tokens = state.tokens[index * page_size : (index + 1) * page_size].tobytes()
         _expect(node.tokens == tokens, "a chain of prefixes does not spell the tokens")
-        page = int(state.pages[index])
-        owner = prefixes.by_page.get(page)
-        _expect(owner is None or owner is node, f"page {page} is published under another prefix")
+        if index in live:
+            page = int(state.pages[index])
+            owner = prefixes.by_page.get(page)
+            _expect(
+                owner is None or owner is node, f"page {page} is published under another prefix"
+            )
         assert node.parent is not None
         node = node.parent
     _expect(node.parent is None, "a chain of prefixes is too long")
-    _expect(len(final) == state.num_final_pages, "a final page is listed twice")
+    _expect(len(final) == len(live), "a final page is listed twice")

@@ -88,8 +88,10 @@ class PageLedger:
             num_pages=num_pages,
             num_final_pages=source.num_final_pages,
             writable_end=source.length,
+            num_evicted=source.num_evicted,
+            window=source.window,
         )
-        for page in child.pages.tolist():
+        for page in child.pages[child.num_evicted :].tolist():
             self.pool.hold(page)
         child.node.num_users += 1
         return child
@@ -164,13 +166,27 @@ class PageLedger:
         self.prefixes.move_user(state.node, node)
         state.node, state.num_final_pages = node, num_full
 
+    def evict(self, state: SequenceState, window: int, *, published: bool) -> None:
+        """Give up the pages that no token after the length will see.
+
+        Where pages are published, none goes that is not: others may still find it.
+        """
+        state.refuse_branches()
+        state.window = window
+        num_passed = max(0, state.length - window + 1) // self.page_size
+        if published:
+            num_passed = min(num_passed, state.num_final_pages)
+        for page in state.pages[state.num_evicted : num_passed][::-1].tolist():
+            self.pool.release(page, keep=self.prefixes.is_published(page))
+        state.num_evicted = max(state.num_evicted, num_passed)
+
     def release(self, state: SequenceState) -> None:
         """Give up everything a sequence holds."""
         # Prefixes that lost their page to an eviction get ours, so that what lies
         # deeper can be reached again.
         node = state.node
         for index in range(state.num_final_pages - 1, -1, -1):
-            if node.page == NO_PAGE:
+            if node.page == NO_PAGE and index >= state.num_evicted:
                 self.prefixes.publish(node, int(state.pages[index]))
             if node.parent is not None:
                 node = node.parent
@@ -216,6 +232,8 @@ class PageLedger:
         if num_kept >= state.num_pages:
             return
         # Last first: a page is then evicted before the pages it depends on.
-        for page in state.pages[num_kept : state.num_pages][::-1].tolist():
+        held = max(num_kept, state.num_evicted)
+        for page in state.pages[held : state.num_pages][::-1].tolist():
             self.pool.release(page, keep=self.prefixes.is_published(page))
         state.num_pages = num_kept
+        state.num_evicted = min(state.num_evicted, num_kept)

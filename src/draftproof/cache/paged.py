@@ -27,7 +27,7 @@ from draftproof.cache.integrity import check_pages, check_prefixes
 from draftproof.cache.ledger import PageLedger
 from draftproof.cache.sequence import SequenceState, TokenIds
 from draftproof.cache.values import CacheCounters, CacheUsage, PageCopy, SlotMove
-from draftproof.errors import CapacityError, ConfigError, InvariantError
+from draftproof.errors import CapacityError, ConfigError, InvariantError, RollbackError
 
 __all__ = ["PagedCache"]
 
@@ -215,9 +215,17 @@ class PagedCache:
         InvariantError
             If the new length is negative or above the current one, or what stays is
             not one path; nothing has changed then.
+        RollbackError
+            If a text of the new length would see pages that `evict` gave up; nothing has
+            changed then. Length 0 is always there.
         """
         state = self._state(seq)
         check_path(state.branches, length, state.length, keep)
+        if not state.reaches_back(length, self.page_size):
+            raise RollbackError(
+                f"sequence {seq} cannot go back from {state.length} to {length} tokens: what a "
+                f"window of {state.window} would see there was given up"
+            )
         moves: list[SlotMove] = []
         if len(keep):
             moves, length = self._ledger.gather(state, length, keep)
@@ -239,6 +247,22 @@ class PagedCache:
         state = self._state(seq)
         if self.prefix_caching:
             self._ledger.publish(state)
+
+    def evict(self, seq: int, window: int) -> None:
+        """Give up the pages that no later token of a sequence will see.
+
+        Only the tokens that are cached now count, so call it when rejected drafts were
+        truncated. Published pages stay findable until their room is needed.
+
+        Parameters
+        ----------
+        seq : int
+            The sequence.
+        window : int
+            How many tokens a token of any layer sees, itself included; the same for all
+            calls, at least 1.
+        """
+        self._ledger.evict(self._state(seq), window, published=self.prefix_caching)
 
     def length(self, seq: int) -> int:
         """Return the number of cached tokens."""
@@ -265,10 +289,11 @@ class PagedCache:
         -------
         ndarray of int32, shape (ceil(length / page_size),)
             A read-only view, valid until the sequence changes. Token ``i`` is in slot
-            ``i % page_size`` of page ``table[i // page_size]``.
+            ``i % page_size`` of page ``table[i // page_size]``. For pages that `evict`
+            gave up stands the first that is left: they hold nothing that may be seen.
         """
         state = self._state(seq)
-        view = state.pages[: self._ledger.pages_for(state.length)]
+        view = state.table(self._ledger.pages_for(state.length))
         view.flags.writeable = False
         return view
 
@@ -289,7 +314,7 @@ class PagedCache:
         """
         states = self._states(seqs)
         counts = [-(-state.length // self.page_size) for state in states]
-        tables = [state.pages[:count] for state, count in zip(states, counts, strict=True)]
+        tables = [state.table(count) for state, count in zip(states, counts, strict=True)]
         indices = np.concatenate(tables) if tables else np.zeros(0, dtype=np.int32)
         return indices, np.array([0, *accumulate(counts)], dtype=np.int32)
 

@@ -39,6 +39,11 @@ class SequenceState:
         The slots of positions ``length`` up to here are known to be exclusive.
     branches : Branches, optional
         Shape of the last row while it branches; ``length`` then counts slots.
+    num_evicted : int
+        How many of the first listed pages were given up, since a sliding window has left
+        them behind. They are not held; what their entries say means nothing.
+    window : int
+        Width of that window.
     """
 
     tokens: NDArray[np.int32]
@@ -49,6 +54,20 @@ class SequenceState:
     num_final_pages: int = 0
     writable_end: int = 0
     branches: Branches | None = None
+    num_evicted: int = 0
+    window: int = 0
+
+    def table(self, num_pages: int) -> NDArray[np.int32]:
+        """Return the first pages; for those that were given up, the first that was not."""
+        pages = self.pages[:num_pages]
+        if self.num_evicted:
+            pages = pages.copy()
+            pages[: self.num_evicted] = pages[min(self.num_evicted, num_pages - 1)]
+        return pages
+
+    def reaches_back(self, length: int, page_size: int) -> bool:
+        """Say whether a text of that length would see none of the pages that were given up."""
+        return not length or max(0, length - self.window + 1) >= self.num_evicted * page_size
 
     def refuse_branches(self) -> None:
         """Raise while the tokens are not one text.

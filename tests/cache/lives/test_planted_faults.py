@@ -176,6 +176,30 @@ class FindsEvictedPages(PageLedger):
         return page
 
 
+class EvictsByDraftedLength(PageLedger):
+    """The window is counted from tokens that a rejection may still take back."""
+
+    def evict(self, state, window, *, published):
+        super().evict(state, max(1, window - 2), published=published)
+
+
+class EvictsTwice(PageLedger):
+    """Pages that were given up are given up again when the sequence ends."""
+
+    def release(self, state):
+        state.num_evicted = 0
+        super().release(state)
+
+
+class ForksGivenUpPages(PageLedger):
+    """A fork believes that it holds pages that its source gave up."""
+
+    def share(self, source):
+        child = super().share(source)
+        child.num_evicted = 0
+        return child
+
+
 class FreesPublishedPages(PagePool):
     """Published pages go to the free list and are written while they can be found."""
 
@@ -230,6 +254,21 @@ def with_fault(fault):
         return cache
 
     return make
+
+
+@pytest.mark.parametrize(
+    "fault", [EvictsByDraftedLength, EvictsTwice, ForksGivenUpPages], ids=lambda each: each.__name__
+)
+def test_a_planted_fault_of_the_window_is_caught(live, simulation_class, fault):
+    with pytest.raises((AssertionError, InvariantError, IndexError, KeyError)):
+        live(
+            lambda: simulation_class(with_fault(fault), 9, 2, integrity=False, window=4),
+            max_examples=2000,
+            phases=[Phase.generate],
+            derandomize=True,
+            database=None,
+            report_multiple_bugs=False,
+        )
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)

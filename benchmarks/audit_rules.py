@@ -1,6 +1,9 @@
-"""Audit the engine on a real model with every rule and two drafters, one audit after the other.
+"""Audit the engine on a real model with every rule and drafter, one audit after the other.
 
-    python benchmarks/audit_rules.py FOLDER [--tv 0.16] [--model smollm2]
+    python benchmarks/audit_rules.py FOLDER [--tv 0.16] [--model smollm2] [--drafters ngram,suffix]
+
+A drafter is the name of a method, or ``draft_head:HEAD``. Certificates of another ``--tv`` than
+0.16 are named by it.
 
 Each audit is one run of ``draftproof audit engine`` in one thread, so that its certificate
 can be made again by itself. A certificate that lies in the folder already is not made again.
@@ -18,13 +21,15 @@ import sys
 from pathlib import Path
 
 RULES = ("standard", "block", "coupled", "sample-match")
-DRAFTERS = ("ngram", "suffix")
+DRAFTERS = "ngram,suffix,draft_head:smollm2-head"
 PROMPT = "one two one two one"
 
 
 def command(model: str, drafter: str, rule: str, tv: float, certificate: Path) -> list[str]:
     """Return the command line of one audit."""
-    config = {"method": drafter, "num_speculative_tokens": 2, "rejection_sample_method": rule}
+    method, _, head = drafter.partition(":")
+    config = {"method": method, "num_speculative_tokens": 2, "rejection_sample_method": rule}
+    config |= {"model": head} if head else {}
     options = f"--top-k 2 --horizon 4 --tv {tv:g} --seed 20261130 --threads 1".split()
     return [
         *(sys.executable, "-m", "draftproof", "audit", "engine", "-m", model),
@@ -39,11 +44,13 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--tv", type=float, default=0.16)
     parser.add_argument("--model", default="smollm2")
+    parser.add_argument("--drafters", default=DRAFTERS)
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
     told = {}
-    for drafter, rule in itertools.product(DRAFTERS, RULES):
-        name = f"engine_{args.model}_{drafter}_{rule.replace('-', '_')}"
+    for drafter, rule in itertools.product(args.drafters.split(","), RULES):
+        name = f"engine_{args.model}_{drafter.partition(':')[0]}_{rule.replace('-', '_')}"
+        name += f"_tv{args.tv:g}" if args.tv != parser.get_default("tv") else ""
         certificate = args.folder / f"{name}.json"
         if certificate.exists():
             continue

@@ -43,7 +43,10 @@ class Optimiser:
         self._rate = rate
         self._factors = [factors.get(name, 1.0) for name, _each in module.named_parameters()]
         groups = [{"params": [each]} for each in module.parameters()]
-        self._adam = torch.optim.AdamW(groups, lr=_RATE * rate, betas=_BETAS, weight_decay=_DECAY)
+        # One kernel per matrix: a pass over weights, gradient and moments, not a dozen.
+        self._adam = torch.optim.AdamW(
+            groups, lr=_RATE * rate, betas=_BETAS, weight_decay=_DECAY, fused=True
+        )
 
     def step(self, scale: float) -> None:
         """Move once.
@@ -65,3 +68,5 @@ class Optimiser:
     def load_state_dict(self, held: dict[str, Any]) -> None:
         """Go on from a checkpoint."""
         self._adam.load_state_dict(held["adam"])
+        for group in self._adam.param_groups:  # a checkpoint of a version that had many kernels
+            group.update(fused=True, foreach=False)

@@ -225,7 +225,7 @@ def test_device_logits_stay_tensors(folder, tokens):
     ("options", "reason"),
     [
         ({"dtype": "float64"}, "dtype is 'float64', expected one of auto, float32"),
-        ({"attention": "flash"}, "attention is 'flash', expected one of sdpa, explicit"),
+        ({"attention": "flash"}, "attention is 'flash', expected one of auto, sdpa, explicit"),
         ({"linear": "int8"}, "linear is 'int8', expected one of auto, plain"),
         ({"linear": "f16", "dtype": "bfloat16"}, "expected 'plain' for bfloat16 on cpu"),
         ({"device": "abacus"}, "device 'abacus' cannot be used"),

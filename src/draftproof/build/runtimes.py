@@ -286,7 +286,10 @@ def _load_torch(
     }
     if num_ranks > 1:
         return torch_hf.load_parallel(source.path, num_ranks, **options), tokenizer
-    return torch_hf.load_torch(source.path, **options), tokenizer
+    backend = torch_hf.load_torch(source.path, **options)
+    if note := backend.model.attention.note():
+        say(f"attention: {note}")
+    return backend, tokenizer
 
 
 def _load_llama_cpp(

@@ -77,7 +77,14 @@ Device = Annotated[
 Dtype = Annotated[
     str | None, _option(MODEL, "--dtype", help="PyTorch: auto, float32, bfloat16 or float16.")
 ]
-Attention = Annotated[str | None, _option(MODEL, "--attention", help="PyTorch: sdpa or explicit.")]
+Attention = Annotated[
+    str | None,
+    _option(
+        MODEL,
+        "--attention",
+        help="PyTorch: auto, sdpa, explicit, flash-attn, flashinfer or flex.",
+    ),
+]
 Linear = Annotated[
     str | None,
     _option(MODEL, "--linear", help="PyTorch on CPUs: auto, plain, packed or f16."),

@@ -13,11 +13,12 @@ from typing import Any
 
 import torch
 
+from draftproof.backends.torch_hf.attention_kernels import LayerFacts
 from draftproof.backends.torch_hf.interface import ATTENTION, PASS, PROBE, AttentionCall, register
 from draftproof.backends.torch_hf.pages import KvShape
 from draftproof.errors import DraftproofError, ModelFileError
 
-__all__ = ["inspect_layers", "refuse_by_config"]
+__all__ = ["describe_layers", "inspect_layers", "refuse_by_config"]
 
 #: Kinds of layers whose only state is keys and values.
 _ATTENTION_LAYERS = frozenset({"full_attention", "sliding_attention", "attention"})
@@ -48,14 +49,21 @@ class _Probe:
     """Writes down what each layer asks for, and attends plainly."""
 
     limit: int
-    shapes: dict[int, KvShape] = field(default_factory=dict)
+    layers: dict[int, LayerFacts] = field(default_factory=dict)
 
     def attend(self, call: AttentionCall, query: Any, key: Any, value: Any, mask: Any) -> Any:
         """Attend over the tokens of this call alone."""
-        if call.layer in self.shapes:
+        if call.layer in self.layers:
             raise ModelFileError(f"layer {call.layer} attends twice, expected once")
         _check_mask(call, mask, self.limit)
-        self.shapes[call.layer] = KvShape(key.shape[1], key.shape[3], value.shape[3])
+        self.layers[call.layer] = LayerFacts(
+            num_heads=query.shape[1],
+            kv=KvShape(key.shape[1], key.shape[3], value.shape[3]),
+            scaling=call.scaling,
+            window=call.window,
+            softcap=call.softcap,
+            has_sinks=call.sinks is not None,
+        )
         repeat = query.shape[1] // key.shape[1]
         output = torch.nn.functional.scaled_dot_product_attention(
             query,
@@ -146,7 +154,7 @@ def _rotations(parameters: Any) -> Iterator[tuple[str, int | None]]:
 
 
 def inspect_layers(model: Any, context_length: int) -> tuple[KvShape, ...]:
-    """Run a few tokens and return what each layer keeps.
+    """Run a few tokens and return what each layer keeps; see `describe_layers`.
 
     Parameters
     ----------
@@ -158,6 +166,29 @@ def inspect_layers(model: Any, context_length: int) -> tuple[KvShape, ...]:
     Returns
     -------
     tuple of KvShape
+        One per layer.
+
+    Raises
+    ------
+    ModelFileError
+        If the model cannot be run in pages; the message says why.
+    """
+    return tuple(layer.kv for layer in describe_layers(model, context_length))
+
+
+def describe_layers(model: Any, context_length: int) -> tuple[LayerFacts, ...]:
+    """Run a few tokens and return what each layer keeps, and asks of its attention.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        A model in evaluation mode. Its attention is ours afterwards.
+    context_length : int
+        Masks are compared up to this many tokens.
+
+    Returns
+    -------
+    tuple of LayerFacts
         One per layer.
 
     Raises
@@ -180,9 +211,9 @@ def inspect_layers(model: Any, context_length: int) -> tuple[KvShape, ...]:
         with torch.inference_mode():
             model(input_ids=ids, position_ids=positions, use_cache=False, **{PASS: probe})
         expected = model.config.get_text_config().num_hidden_layers
-        if sorted(probe.shapes) != list(range(expected)):
+        if sorted(probe.layers) != list(range(expected)):
             raise ModelFileError(
-                f"{kind} has {expected} layers, of which {len(probe.shapes)} attend through "
+                f"{kind} has {expected} layers, of which {len(probe.layers)} attend through "
                 "transformers' attention interface: the others keep state that cannot be rolled "
                 "back, or attend by code of their own"
             )
@@ -192,7 +223,7 @@ def inspect_layers(model: Any, context_length: int) -> tuple[KvShape, ...]:
         if isinstance(error, DraftproofError) or not isinstance(error, Exception):
             raise
         raise ModelFileError(f"{kind} cannot be run in pages: {_line(error)}") from error
-    return tuple(probe.shapes[layer] for layer in range(expected))
+    return tuple(probe.layers[layer] for layer in range(expected))
 
 
 def _use_attention(model: Any, name: str, kind: str) -> None:

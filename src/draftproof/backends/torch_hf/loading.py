@@ -10,12 +10,17 @@ from typing import Any, Final, Literal, get_args
 import torch
 import transformers
 
-from draftproof.backends.torch_hf.attention import ATTENTIONS, AttentionName
+from draftproof.backends.torch_hf.attention_kernels import (
+    ATTENTIONS,
+    AttentionName,
+    Place,
+    choose_attention,
+)
 from draftproof.backends.torch_hf.backend import TorchBackend
 from draftproof.backends.torch_hf.check import check_law
 from draftproof.backends.torch_hf.folder import check_folder, model_folder, read_config
 from draftproof.backends.torch_hf.from_gguf import model_from_gguf
-from draftproof.backends.torch_hf.inspect import inspect_layers, refuse_by_config
+from draftproof.backends.torch_hf.inspect import describe_layers, refuse_by_config
 from draftproof.backends.torch_hf.model import PagedModel
 from draftproof.backends.torch_hf.packing import LinearName, pack_linears
 from draftproof.backends.torch_hf.parallel_options import cut_over, refuse_parallel
@@ -38,13 +43,13 @@ def load_torch(
     name: str | None = None,
     device: str = "auto",
     dtype: DtypeName = "auto",
-    attention: AttentionName = "sdpa",
+    attention: AttentionName = "auto",
     linear: LinearName = "auto",
     kv_cache_bytes: int | None = None,
     context_length: int | None = None,
     vocab_size: int | None = None,
     threads: int | None = None,
-    page_size: int = 16,
+    page_size: int | None = None,
     prefix_caching: bool = True,
     host_logits: bool | None = None,
     with_hidden: bool = False,
@@ -67,9 +72,11 @@ def load_torch(
     dtype : {"auto", "float32", "bfloat16", "float16"}
         How weights are held and computed with. ``"auto"`` is float32 on the CPU, and
         as stored elsewhere.
-    attention : {"sdpa", "explicit"}
-        How scores are computed: torch's fused attention, or matrix products with the
-        softmax in float32.
+    attention : {"auto", "sdpa", "explicit", "flash-attn", "flashinfer", "flex"}
+        How scores are computed: by torch's fused attention, by matrix products with the
+        softmax in float32, or by a kernel of another package or of FlexAttention.
+        ``"auto"`` is ``"sdpa"`` on the CPU, and on CUDA the best kernel that is installed
+        and carries out the model; ``backend.model.attention.note()`` tells.
     linear : {"auto", "plain", "packed", "f16"}
         How linear layers are held on the CPU, see `draftproof.backends.torch_hf.packing`.
         ``"auto"`` is float16 weights where that is a small rounding, and float32
@@ -84,8 +91,9 @@ def load_torch(
         Number of real token ids; rows of the head past them are padding. All when None.
     threads : int, optional
         Threads of torch on the CPU, for the whole process; left alone when None.
-    page_size : int, default 16
-        Token slots of a page.
+    page_size : int, optional
+        Token slots of a page. None: 16, or as many as the kernel needs to read a page in
+        place.
     prefix_caching : bool, default True
         Whether committed pages are found again by later sequences.
     host_logits : bool, optional
@@ -116,7 +124,7 @@ def load_torch(
         raise ConfigError(f"attention is {attention!r}, expected one of {', '.join(ATTENTIONS)}")
     if dtype not in DTYPES:
         raise ConfigError(f"dtype is {dtype!r}, expected one of {', '.join(DTYPES)}")
-    if page_size < 1:
+    if page_size is not None and page_size < 1:
         raise ConfigError(f"page_size is {page_size}, expected at least 1")
     if threads is not None:
         most = 4 * (os.cpu_count() or 1)
@@ -138,7 +146,11 @@ def load_torch(
     refuse_by_config(config, limit)
     model.eval()
     precision = pack_linears(model, linear, may_round=dtype == "auto")
-    paged = PagedModel(model, inspect_layers(model, limit), attention)
+    layers = describe_layers(model, limit)
+    chosen = choose_attention(attention, layers, Place.of(model), page_size)
+    if not chosen.is_plain:
+        precision = f"{precision}, attention by {chosen.kernel.name}"
+    paged = PagedModel(model, [layer.kv for layer in layers], chosen)
     check_law(paged)
     if hidden_layers == "eagle3":
         hidden_layers = eagle3_layers(paged.num_layers)
@@ -151,7 +163,7 @@ def load_torch(
         precision=precision,
         context_length=limit,
         kv_cache_bytes=DEFAULT_KV_CACHE_BYTES if kv_cache_bytes is None else kv_cache_bytes,
-        page_size=page_size,
+        page_size=chosen.page_size() if page_size is None else page_size,
         prefix_caching=prefix_caching,
         vocab_size=vocab_size,
         host_logits=on_cpu if host_logits is None else host_logits,

@@ -9,7 +9,12 @@ from typing import Any
 
 import torch
 
-from draftproof.backends.torch_hf.attention import AttentionName, PagedPass
+from draftproof.backends.torch_hf.attention import (
+    Attention,
+    AttentionName,
+    PagedPass,
+    as_attention,
+)
 from draftproof.backends.torch_hf.interface import PASS
 from draftproof.backends.torch_hf.pages import KvPages, KvShape
 from draftproof.backends.torch_hf.plan import PassPlan
@@ -28,14 +33,16 @@ class PagedModel:
         In evaluation mode, with our attention.
     shapes : sequence of KvShape
         What each layer keeps.
-    attention : {"sdpa", "explicit"}
-        How scores are computed.
+    attention : Attention or {"sdpa", "explicit"}
+        What scores are computed with.
     """
 
-    def __init__(self, model: Any, shapes: Sequence[KvShape], attention: AttentionName) -> None:
+    def __init__(
+        self, model: Any, shapes: Sequence[KvShape], attention: Attention | AttentionName
+    ) -> None:
         self.model = model
         self.shapes = tuple(shapes)
-        self.attention: AttentionName = attention
+        self.attention = as_attention(attention)
         self.device = model.device
         self.dtype = model.dtype
         self.vocab_size = int(model.get_output_embeddings().out_features)

@@ -95,6 +95,7 @@ class RowGroup:
         self.rows, self.counts, self.lengths = tuple(rows), counts.tolist(), lengths.tolist()
         self.num_rows, self.width = len(rows), int(counts.max())
         self.length = int(lengths.max())
+        self.is_fixed = False
         self._upload = upload
         self._masks: dict[tuple[int | None, int, Any], Any] = {}
         # Padding repeats the last token of a row, so that no row of the mask is empty.

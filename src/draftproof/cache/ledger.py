@@ -166,14 +166,14 @@ class PageLedger:
         self.prefixes.move_user(state.node, node)
         state.node, state.num_final_pages = node, num_full
 
-    def evict(self, state: SequenceState, window: int, *, published: bool) -> None:
-        """Give up the pages that no token after the length will see.
+    def evict(self, state: SequenceState, window: int, spare: int, *, published: bool) -> None:
+        """Give up the pages that no token after the length, less some, will see.
 
         Where pages are published, none goes that is not: others may still find it.
         """
         state.refuse_branches()
         state.window = window
-        num_passed = max(0, state.length - window + 1) // self.page_size
+        num_passed = max(0, state.length - spare - window + 1) // self.page_size
         if published:
             num_passed = min(num_passed, state.num_final_pages)
         for page in state.pages[state.num_evicted : num_passed][::-1].tolist():

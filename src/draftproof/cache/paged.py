@@ -248,7 +248,7 @@ class PagedCache:
         if self.prefix_caching:
             self._ledger.publish(state)
 
-    def evict(self, seq: int, window: int) -> None:
+    def evict(self, seq: int, window: int, spare: int = 0) -> None:
         """Give up the pages that no later token of a sequence will see.
 
         Only the tokens that are cached now count, so call it when rejected drafts were
@@ -261,8 +261,10 @@ class PagedCache:
         window : int
             How many tokens a token of any layer sees, itself included; the same for all
             calls, at least 1.
+        spare : int
+            How many of the cached tokens a rollback may still take back.
         """
-        self._ledger.evict(self._state(seq), window, published=self.prefix_caching)
+        self._ledger.evict(self._state(seq), window, spare, published=self.prefix_caching)
 
     def length(self, seq: int) -> int:
         """Return the number of cached tokens."""

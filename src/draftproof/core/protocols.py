@@ -127,7 +127,8 @@ class ModelBackend(Protocol):
         Raises
         ------
         RollbackError
-            If the cache of this model cannot be rewound.
+            If the cache of this model cannot be rewound, or not so far behind a commit: a
+            sliding window lets what it has left behind be given up.
         """
         ...
 

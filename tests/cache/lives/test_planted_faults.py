@@ -179,8 +179,8 @@ class FindsEvictedPages(PageLedger):
 class EvictsByDraftedLength(PageLedger):
     """The window is counted from tokens that a rejection may still take back."""
 
-    def evict(self, state, window, *, published):
-        super().evict(state, max(1, window - 2), published=published)
+    def evict(self, state, window, spare, *, published):
+        super().evict(state, max(1, window - 2), spare, published=published)
 
 
 class EvictsTwice(PageLedger):

@@ -1,9 +1,9 @@
 """Predicted against measured tokens per second, on settings that calibration did not time.
 
-Drafts per row by rows, drafters and workloads: acceptance is counted on half of the
-prompts, the pace predicted from a profile of ``draftproof calibrate``, and measured on the
-other half, greedy, in rounds of all settings, each on the next prompts. Errors are given as they are, and at the pace
-of the machine: after every prediction of one drafter and workload is multiplied by plain
+Drafts per row by rows, drafters and workloads: acceptance is counted on prompts one at a time
+with most drafts, the pace predicted from a profile of ``draftproof calibrate``, and measured on
+the same prompts, greedy, in rounds of all settings. Errors are given as they are, and at the
+pace of the machine: after every prediction of one drafter and workload is multiplied by plain
 decoding measured over plain decoding predicted.
 
     draftproof calibrate -m smollm2 -o profile.json

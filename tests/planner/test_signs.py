@@ -262,7 +262,10 @@ def test_what_a_batch_risks_follows_from_the_definition(doubt):
         tokens = np.asarray([3.0 + kappas.sum()])
         whole = float(cost.pass_seconds(3, tokens, 0.0)[0]) + 0.01 * kappas.max()
         loss = whole / cost.plain_s(3, 0.0) - 1.0
-        kept = sum((row[:kappa] >= 1.0 - BAD_LUCK).sum() for row, kappa in zip(survival, kappas))
+        kept = sum(
+            (row[:kappa] >= 1.0 - BAD_LUCK).sum()
+            for row, kappa in zip(survival, kappas, strict=True)
+        )
         assert found.loss == pytest.approx(loss)
         assert found.risk == pytest.approx(loss - kept / 3)
         assert found.loss <= 2.0

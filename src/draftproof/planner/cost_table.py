@@ -20,8 +20,9 @@ class TableCost:
     """Seconds over (batch, tokens per row, context), interpolated.
 
     Between two widths, and between two batches of one width, time rises as it does along
-    ``curve`` between their tokens: a runtime that uses another kernel from five tokens on makes the fifth token cost more
-    than the three after it, which a straight line from four to eight would not show.
+    ``curve`` between their tokens: a runtime that uses another kernel from five tokens on
+    makes the fifth token cost more than the three after it, which a straight line from four
+    to eight would not show.
     Without a curve, and over contexts, the line is straight. Outside the table the nearest
     edge is scaled by the affine law, so that the table's own level is kept.
 

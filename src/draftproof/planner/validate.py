@@ -178,6 +178,7 @@ def validate(
     say(f"counting acceptance on {len(prompts)} prompts with {most} drafts")
     taught = _run(core, proposer, prompts, 1, most, max_tokens, policy)
     offers = np.asarray(taught.offers)
+    kept = np.asarray([accepted for _length, accepted in taught.rounds])
     survival = estimate_survival(AcceptanceCounts.from_rounds(taught.rounds))
     settings = [(batch, kappa) for batch in batches for kappa in kappas]
     found: dict[tuple[int, int], list[_Measured]] = {setting: [] for setting in settings}
@@ -190,7 +191,10 @@ def validate(
     for (batch, kappa), runs in found.items():
         context = statistics.mean(run.context for run in runs)
         seconds = _seconds(cost, batch, kappa, offers, context)
-        predicted = batch * survival.curve.tokens(kappa) / seconds
+        # A shorter draft is the beginning of the longer one, and a drafter stops where it likes:
+        # what was kept of it counts, not what a draft of full length would have kept.
+        tokens = 1.0 + float(np.minimum(kept, kappa).mean())
+        predicted = batch * tokens / seconds
         pace = sum(run.tokens for run in runs) / sum(run.seconds for run in runs)
         points.append(ValidationPoint(batch, kappa, predicted, pace))
     return Validation(tuple(points), survival)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from draftproof.backends.torch_hf.attention_kernels import (
 )
 from draftproof.backends.torch_hf.attention_kernels.flash import FlashAttention2
 from draftproof.backends.torch_hf.pages import KvShape
-from draftproof.errors import ConfigError
+from draftproof.errors import ConfigError, InvariantError
 
 PLAIN = LayerFacts(4, KvShape(2, 64, 64), 0.125)
 WINDOW = LayerFacts(4, KvShape(2, 64, 64), 0.125, window=7)
@@ -200,6 +201,16 @@ def test_named_kernels_are_not_captured(packages):
     for name in ("flash-attn", "flashinfer"):
         assert not choose_attention(name, [PLAIN], place()).capturable
     assert choose_attention("sdpa", [PLAIN], place()).capturable
+
+
+def test_passes_of_fixed_shapes_are_left_to_a_kernel_that_can_be_captured(packages):
+    fixed = SimpleNamespace(groups=[SimpleNamespace(is_fixed=True)], branches=False)
+    free = SimpleNamespace(groups=[SimpleNamespace(is_fixed=False)], branches=False)
+    chosen = choose_attention("auto", [PLAIN], place())
+    assert [chosen.kernel_of(plan).name for plan in (fixed, free)] == ["sdpa", "flash-attn 1.2.3"]
+    named = choose_attention("flash-attn", [PLAIN], place())
+    with pytest.raises(InvariantError, match="cannot carry out passes of fixed shapes"):
+        named.kernel_of(fixed)
 
 
 def test_a_model_on_the_cpu_refuses_a_kernel_for_cuda(build_model):

@@ -68,6 +68,17 @@ def test_a_draft_model_may_be_a_folder(folder):
     assert result.stats.acceptance_rate == 1.0
 
 
+def test_the_kernel_that_was_chosen_is_told(folder, monkeypatch):
+    from torch.nn.attention import flex_attention
+
+    monkeypatch.setattr(flex_attention, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)
+    said: list[str] = []
+    backend, _ = load_model(folder, runtime=RuntimeOptions(attention="flex"), progress=said.append)
+    assert said[-1] == f"attention: {backend.model.attention.kernel.name}"
+    load_model(folder, progress=said.append)
+    assert said[-1].startswith("loading")
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

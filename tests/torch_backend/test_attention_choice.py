@@ -195,6 +195,7 @@ def test_pages_are_of_the_size_that_is_read_in_place(packages):
     assert choose_attention("flash-attn", [PLAIN], place()).page_size() == 256
     assert choose_attention("flash-attn", [PLAIN], place(capability=(9, 0))).page_size() == 16
     assert FlashAttention2.page_multiple == 256
+    assert choose_attention("auto", [PLAIN], place()).page_size() == 16
 
 
 def test_named_kernels_are_not_captured(packages):

@@ -92,8 +92,8 @@ def load_torch(
     threads : int, optional
         Threads of torch on the CPU, for the whole process; left alone when None.
     page_size : int, optional
-        Token slots of a page. None: 16, or as many as the kernel needs to read a page in
-        place.
+        Token slots of a page. None: 16, or as many as a kernel that is named needs to
+        read a page in place.
     prefix_caching : bool, default True
         Whether committed pages are found again by later sequences.
     host_logits : bool, optional

@@ -111,8 +111,12 @@ class Attention:
         return self.kernel if self.kernel.refuses_pass(plan) is None else self.fallback
 
     def page_size(self) -> int:
-        """Return the slots of a page that suit the kernel: no fewer than it reads in place."""
-        return max(_PAGE_SIZE, self.kernel.page_multiple)
+        """Return the slots of a page that suit the kernel.
+
+        A kernel that was named gets pages that it reads in place. ``auto`` keeps small
+        pages, which more sequences can share.
+        """
+        return _PAGE_SIZE if self._yields else max(_PAGE_SIZE, self.kernel.page_multiple)
 
     def note(self) -> str:
         """Return the choice and what is left to others, on one line.
@@ -176,7 +180,7 @@ def choose_attention(
                 f"({reason}); expected auto, sdpa or explicit"
             )
     try:
-        return _tried(kernel, layers, place, page_size)
+        return _tried(kernel, layers, place, page_size or Attention(kernel).page_size())
     except ConfigError as error:
         raise ConfigError(f"attention is {name!r}, but {error}") from error
 
@@ -194,7 +198,7 @@ def _best(layers: Sequence[LayerFacts], place: Place, page_size: int | None) -> 
     passed_over: list[str] = []
     for maker in makers:
         try:
-            attention = _tried(maker(place), layers, place, page_size)
+            attention = _tried(maker(place), layers, place, page_size or _PAGE_SIZE)
         except ConfigError as error:
             passed_over.append(f"not taken: {error}")
             continue
@@ -208,7 +212,7 @@ def _best(layers: Sequence[LayerFacts], place: Place, page_size: int | None) -> 
 
 
 def _tried(
-    kernel: AttentionKernel, layers: Sequence[LayerFacts], place: Place, page_size: int | None
+    kernel: AttentionKernel, layers: Sequence[LayerFacts], place: Place, page_size: int
 ) -> Attention:
     """Return a kernel with the layers that it refuses, or raise if it is of no use."""
     reasons = {number: kernel.refuses(layer) for number, layer in enumerate(layers)}
@@ -216,11 +220,10 @@ def _tried(
     taken = [layer for number, layer in enumerate(layers) if number not in refused]
     if not taken:
         raise ConfigError(f"{kernel.name} cannot carry out any layer ({refused[0]})")
-    attention = Attention(kernel, refused)
-    wrong = try_kernel(kernel, taken, place, page_size or attention.page_size())
+    wrong = try_kernel(kernel, taken, place, page_size)
     if wrong is not None:
         raise ConfigError(f"{kernel.name} is unusable here: {wrong}")
-    return attention
+    return Attention(kernel, refused)
 
 
 def _make(name: str, place: Place) -> AttentionKernel:

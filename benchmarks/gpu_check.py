@@ -1,9 +1,10 @@
-"""Check the device executors on a machine with a GPU, and time them. Needs no downloads.
+"""Check executors and models on a machine with a GPU, and time them. Needs no downloads.
 
 Proves on the given device that decisions equal the definition's for every rule, policy
 and float type; that exponentials, noise and sums are within the stated bounds; and that a
-row does not depend on its batch. Then prints nanoseconds per entry of the logits. Ends
-with one JSON line; the exit code is 1 if a check failed.
+row does not depend on its batch. Then prints nanoseconds per entry of the logits. Then
+does the same for models with random weights: see gpu_check_model.py. Ends with one JSON
+line; the exit code is 1 if a check failed.
 Usage: ``python benchmarks/gpu_check.py [--device cuda] [--output FILE]``, 8 minutes at most;
 ``--device cpu`` is a smoke test of this script.
 """
@@ -21,6 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 from device_cases import CASES, EndCoins, make_logits, make_rows
+from gpu_check_model import check_models
 from measure import report
 
 from draftproof.core.policy import History, SamplingParams, target_law
@@ -198,15 +200,18 @@ def main() -> int:
     flaws: list[str] = []
     for title, check in CHECKS.items():
         begin = time.perf_counter()
-        found = list(check(given.device, quick))
-        print(f"{title}: {'ok' if not found else 'FAILED'} in {time.perf_counter() - begin:.1f} s")
-        for flaw in found:
+        wrong = list(check(given.device, quick))
+        print(f"{title}: {'ok' if not wrong else 'FAILED'} in {time.perf_counter() - begin:.1f} s")
+        for flaw in wrong:
             print(f"  {flaw}")
-        flaws += found
+        flaws += wrong
     figures = timings(given.device, quick)
     for key, figure in figures.items():
         print(f"{key:48} {figure['us']:10.1f} us {figure['ns_per_entry']:8.3f} ns per entry")
-    report({"device": name, "flaws": flaws, "timings": figures}, given.output)
+    more, passes = check_models(given.device, quick, time_pass)
+    flaws += more
+    found = {"device": name, "flaws": flaws, "timings": figures, "passes_ms": passes}
+    report(found, given.output)
     return 1 if flaws else 0
 
 

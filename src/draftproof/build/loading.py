@@ -36,6 +36,7 @@ def load(
     attention: str | None = None,
     linear: str | None = None,
     tensor_parallel: int | None = None,
+    cuda_graphs: str | None = None,
     n_gpu_layers: int | None = None,
     main_gpu: int | None = None,
     flash_attn: bool | None = None,
@@ -75,6 +76,9 @@ def load(
     tensor_parallel : int, optional
         For PyTorch: processes of this machine over which the target, a Hugging Face
         folder, is cut. The draft model runs in this process.
+    cuda_graphs : {"auto", "on", "off"}, optional
+        For PyTorch; see `draftproof.backends.torch_hf.load_torch`. The draft model gets
+        the same.
     n_gpu_layers, main_gpu : int, optional
         For llama.cpp; see `draftproof.backends.llama_cpp.load_llama_cpp`. The draft model
         gets the same.
@@ -126,6 +130,7 @@ def load(
         attention,
         linear,
         tensor_parallel,
+        cuda_graphs=cuda_graphs,
         n_gpu_layers=n_gpu_layers,
         main_gpu=main_gpu,
         flash_attn=flash_attn,

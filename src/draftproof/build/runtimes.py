@@ -25,7 +25,7 @@ BACKENDS = ("auto", "openvino", "torch", "llamacpp")
 #: Options that one runtime has alone, by the runtime.
 _OPTIONS = {
     "openvino": ("precision",),
-    "torch": ("device", "dtype", "attention", "linear", "tensor_parallel"),
+    "torch": ("device", "dtype", "attention", "linear", "cuda_graphs", "tensor_parallel"),
     "llamacpp": ("n_gpu_layers", "main_gpu", "flash_attn", "cache_type_k", "cache_type_v"),
 }
 
@@ -44,7 +44,7 @@ class RuntimeOptions:
         machine, it takes the fastest of them and says so.
     precision : {"int8", "f16", "f32"}, optional
         How OpenVINO holds the weights; ``"int8"`` when None. An IR folder keeps its own.
-    device, dtype, attention, linear : str, optional
+    device, dtype, attention, linear, cuda_graphs : str, optional
         For PyTorch; see `draftproof.backends.torch_hf.load_torch`.
     tensor_parallel : int, optional
         For PyTorch: processes of this machine over which a Hugging Face folder is cut; see
@@ -69,6 +69,7 @@ class RuntimeOptions:
     attention: str | None = None
     linear: str | None = None
     tensor_parallel: int | None = None
+    cuda_graphs: str | None = None
     n_gpu_layers: int | None = None
     main_gpu: int | None = None
     flash_attn: bool | None = None
@@ -177,7 +178,12 @@ def load_model(
         name = _profiled(source, chosen, cache_dir, say, with_hidden=with_hidden)
     chosen.refuse_others(name, source.name)
     if name == "torch":
-        told = {"with_hidden": with_hidden, "hidden_layers": hidden_layers}
+        told: dict[str, Any] = {"with_hidden": with_hidden, "hidden_layers": hidden_layers}
+        if deterministic:
+            # A replay is padded and rounds otherwise than the passes before its capture.
+            if chosen.cuda_graphs == "on":
+                raise ConfigError("cuda_graphs is 'on'; the deterministic mode runs without graphs")
+            told["cuda_graphs"] = "off"
         return _load_torch(source, chosen, context_length, kv_cache_bytes, threads, told, say)
     if hidden_layers is not None:
         raise ConfigError(

@@ -39,6 +39,7 @@ def bench(
     dtype: o.Dtype = None,
     attention: o.Attention = None,
     linear: o.Linear = None,
+    cuda_graphs: o.CudaGraphs = None,
     tensor_parallel: o.TensorParallel = None,
     context_length: o.ContextLength = None,
     kv_cache_mb: o.KvCacheMb = None,
@@ -130,6 +131,7 @@ def bench(
                 "dtype": dtype,
                 "attention": attention,
                 "linear": linear,
+                "cuda_graphs": cuda_graphs,
                 "tensor_parallel": tensor_parallel,
                 "context_length": context_length,
                 "kv_cache_bytes": None if kv_cache_mb is None else kv_cache_mb * 1_000_000,
@@ -183,8 +185,8 @@ def compare(
 
 #: Options that an engine in this process has and a server has not.
 _ENGINE_ONLY = (
-    "backend", "precision", "device", "dtype", "attention", "linear", "tensor_parallel",
-    "context_length", "kv_cache_mb", "threads", "draft_model", "draft_precision",
+    "backend", "precision", "device", "dtype", "attention", "linear", "cuda_graphs",
+    "tensor_parallel", "context_length", "kv_cache_mb", "threads", "draft_model", "draft_precision",
     "speculative_config", "num_speculative_tokens", "rule",
 )  # fmt: skip
 

@@ -89,6 +89,10 @@ Linear = Annotated[
     str | None,
     _option(MODEL, "--linear", help="PyTorch on CPUs: auto, plain, packed or f16."),
 ]
+CudaGraphs = Annotated[
+    str | None,
+    _option(MODEL, "--cuda-graphs", help="PyTorch on CUDA: auto, on or off."),
+]
 TensorParallel = Annotated[
     int | None,
     _option(MODEL, "--tensor-parallel", help="PyTorch: processes over which the model is cut."),

@@ -44,9 +44,9 @@ _TELLING = frozenset(
 #: Options whose next word holds no text.
 _PLAIN = frozenset(
     {
-        "-k", "-m", "-md", "-n", "--attention", "--backend", "--context-length", "--device",
-        "--draft-model", "--draft-precision", "--dtype", "--frequency-penalty", "--host",
-        "--kv-cache-mb", "--linear", "--logit-bias", "--logprobs", "--logprobs-mode",
+        "-k", "-m", "-md", "-n", "--attention", "--backend", "--context-length", "--cuda-graphs",
+        "--device", "--draft-model", "--draft-precision", "--dtype", "--frequency-penalty",
+        "--host", "--kv-cache-mb", "--linear", "--logit-bias", "--logprobs", "--logprobs-mode",
         "--max-rows", "--max-tokens", "--min-p", "--min-tokens", "--model", "--n",
         "--num-speculative-tokens", "--output", "--port", "--precision", "--presence-penalty",
         "--prompts", "--repetition-penalty", "--rule", "--seed", "--speculative-config",

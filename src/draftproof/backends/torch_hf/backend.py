@@ -8,7 +8,7 @@ its tokens take a slot each, and ``truncate`` moves the path that stays together
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from draftproof.backends.paged_batch import append_batch, check_batch, check_context
+from draftproof.backends.torch_hf.graphs import GraphCounts, GraphRunner
 from draftproof.backends.torch_hf.model import PagedModel
 from draftproof.backends.torch_hf.pages import KvPages
 from draftproof.backends.torch_hf.plan import PassPlan
@@ -55,6 +56,9 @@ class TorchBackend:
     hidden_layers : sequence of int
         Keep these instead, joined: rising numbers of states between the layers, as
         `draftproof.backends.torch_hf.taps` counts them.
+    make_graphs : callable, optional
+        Takes a model and its pages and returns the `GraphRunner` that replays passes; an
+        early exit makes its own. Without, every pass runs as it is.
     """
 
     def __init__(
@@ -71,6 +75,7 @@ class TorchBackend:
         host_logits: bool = True,
         with_hidden: bool = False,
         hidden_layers: Sequence[int] = (),
+        make_graphs: Callable[[PagedModel, KvPages], GraphRunner] | None = None,
     ) -> None:
         if context_length < 1:
             raise ConfigError(f"context_length is {context_length}, expected at least 1")
@@ -84,8 +89,17 @@ class TorchBackend:
         self._joined = tuple(hidden_layers)
         self._model = model
         self._host_logits = host_logits
-        self._pages = KvPages(model.shapes, kv_cache_bytes, page_size, model.dtype, model.device)
-        pages = self._pages
+        pages = KvPages(
+            model.shapes,
+            kv_cache_bytes,
+            page_size,
+            model.dtype,
+            model.device,
+            with_scratch=make_graphs is not None,
+        )
+        self._pages = pages
+        self._make_graphs = make_graphs
+        self._graphs = None if make_graphs is None else make_graphs(model, pages)
         self._cache = PagedCache(pages.num_pages, page_size, pages.bytes_per_page, prefix_caching)
         self._copies: deque[PageCopy] = deque()
         self._info = ModelInfo(
@@ -122,6 +136,11 @@ class TorchBackend:
     def hidden_layers(self) -> tuple[int, ...]:
         """Numbers of the states that are kept, joined; empty for those of the output layer."""
         return self._joined
+
+    @property
+    def graphs(self) -> GraphCounts | None:
+        """What was captured and replayed so far; None where passes run as they are."""
+        return None if self._graphs is None else self._graphs.counts
 
     @property
     def model(self) -> PagedModel:
@@ -294,7 +313,8 @@ class TorchBackend:
         """
         view = self._model.first_layers(num_layers)
         elements = sum(shape.num_elements for shape in view.shapes)
-        slots = self._pages.num_pages * self._pages.page_size
+        pages = self._pages.num_pages + int(self._make_graphs is not None)
+        slots = pages * self._pages.page_size
         return TorchBackend(
             view,
             name=f"{self._info.name}, first {num_layers} layers",
@@ -305,6 +325,7 @@ class TorchBackend:
             prefix_caching=self._info.page_size > 0,
             vocab_size=self._info.vocab_size,
             host_logits=self._host_logits,
+            make_graphs=self._make_graphs,
         )
 
     def _returned(self, logits: Any) -> NDArray[np.float32]:
@@ -334,10 +355,13 @@ class TorchBackend:
             append_batch(self._cache, batch, counts)
             self._copy_pages()
             table = self._cache.block_table(batch.sequence_ids)
-            plan = PassPlan(batch, past_lens, table, self._pages.page_size, self._model.device)
-            logits, hidden = self._model.run(
-                plan, self._pages, layers, all_rows=all_rows, joined=joined
-            )
+            found = None
+            if self._graphs is not None and (all_rows or not layers):
+                found = self._graphs.run(batch, past_lens, table, layers, joined)
+            if found is None:
+                plan = PassPlan(batch, past_lens, table, self._pages.page_size, self._model.device)
+                found = self._model.run(plan, self._pages, layers, all_rows=all_rows, joined=joined)
+            logits, hidden = found
         except BaseException:
             for sequence_id, length in zip(batch.sequence_ids, past_lens.tolist(), strict=True):
                 self._cache.truncate(sequence_id, length)

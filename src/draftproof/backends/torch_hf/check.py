@@ -7,7 +7,7 @@ again in pages, cut in two, with another sequence in the same passes.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from draftproof.cache import PagedCache
 from draftproof.core.types import FlatBatch, Row
 from draftproof.errors import ModelFileError
 
-__all__ = ["check_law"]
+__all__ = ["check_law", "logits_limit"]
 
 #: Largest difference of two logits that count as equal, relative to the largest logit.
 _TOLERANCE: Final = 2e-3
@@ -60,13 +60,29 @@ def check_law(paged: PagedModel) -> None:
     gaps = np.abs(found - expected).max(axis=1) / max(float(np.abs(expected).max()), 1e-6)
     single = paged.dtype == torch.float32
     gap = float(gaps.max() if single else np.median(gaps))
-    limit = _TOLERANCE if single else _TOLERANCE_16_BIT
+    limit = logits_limit(paged.dtype)
     if not gap <= limit:
         raise ModelFileError(
             f"{type(model).__name__} scores a text in two passes otherwise than in one: logits "
             f"differ by {gap:.2g} of the largest, expected at most {limit:.2g}; it keeps state "
             "that is not in its attention"
         )
+
+
+def logits_limit(dtype: Any) -> float:
+    """Return how far two logits may be apart that differ by rounding.
+
+    Parameters
+    ----------
+    dtype : torch.dtype
+        Type of the model.
+
+    Returns
+    -------
+    float
+        Relative to the largest logit.
+    """
+    return _TOLERANCE if dtype.itemsize >= 4 else _TOLERANCE_16_BIT
 
 
 def _in_pages(paged: PagedModel, text: list[int]) -> NDArray[np.float32]:

@@ -18,6 +18,7 @@ from draftproof.backends.torch_hf.attention_kernels import (
 )
 from draftproof.backends.torch_hf.backend import TorchBackend
 from draftproof.backends.torch_hf.check import check_law
+from draftproof.backends.torch_hf.cuda_graphs import GraphsName, choose_graphs
 from draftproof.backends.torch_hf.folder import check_folder, model_folder, read_config
 from draftproof.backends.torch_hf.from_gguf import model_from_gguf
 from draftproof.backends.torch_hf.inspect import describe_layers, refuse_by_config
@@ -55,6 +56,7 @@ def load_torch(
     with_hidden: bool = False,
     hidden_layers: Sequence[int] | Literal["eagle3"] | None = None,
     num_ranks: int = 1,
+    cuda_graphs: GraphsName = "auto",
 ) -> TorchBackend:
     """Load a causal language model of transformers.
 
@@ -107,6 +109,11 @@ def load_torch(
     num_ranks : int, default 1
         Ranks of the default process group over which the model is cut by its own plan;
         each of them makes this call. See `load_parallel`, which starts them.
+    cuda_graphs : {"auto", "on", "off"}
+        Replay decode and verify passes as CUDA graphs, in shapes that are padded to a few
+        sizes. ``"auto"`` does on CUDA, for a model of one rank. ``"on"`` is an error where
+        ``"auto"`` would not. A replay rounds otherwise than a pass as it is: what runs in
+        the deterministic mode needs ``"off"``.
 
     Returns
     -------
@@ -136,7 +143,9 @@ def load_torch(
         refuse_parallel(model, device=device, linear=linear, with_hidden=with_hidden)
         linear = "plain"
     if isinstance(model, str | Path):
-        name, model = _load(model, name, _device(device), dtype, num_ranks)
+        target = _device(device)
+        choose_graphs(cuda_graphs, target, num_ranks)  # refuses before weights are read
+        name, model = _load(model, name, target, dtype, num_ranks)
     else:
         linear = "plain" if linear == "auto" else linear
         if device != "auto" or dtype != "auto":
@@ -169,6 +178,7 @@ def load_torch(
         host_logits=on_cpu if host_logits is None else host_logits,
         with_hidden=with_hidden,
         hidden_layers=hidden_layers or (),
+        make_graphs=choose_graphs(cuda_graphs, model.device, num_ranks, paged.attention),
     )
 
 

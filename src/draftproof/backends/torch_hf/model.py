@@ -85,6 +85,7 @@ class PagedModel:
         *,
         all_rows: bool = False,
         joined: Sequence[int] = (),
+        into: Any = None,
     ) -> tuple[Any, Any]:
         """Write keys and values of the tokens and score the wanted ones.
 
@@ -103,6 +104,8 @@ class PagedModel:
             Instead of ``layers``: numbers of states between the layers, as
             `draftproof.backends.torch_hf.taps` counts them, which are joined for all N
             tokens.
+        into : torch.Tensor of float32, shape (M, V), optional
+            Where the logits go; new memory when None.
 
         Returns
         -------
@@ -132,7 +135,8 @@ class PagedModel:
                     **extra,
                     **{PASS: PagedPass(plan, pages, self.attention)},
                 )
-                logits = output.logits[0].float()
+                scored = output.logits[0]
+                logits = scored.float() if into is None else into.copy_(scored)
                 if not layers:
                     return logits, told
                 states = [output.hidden_states[layer][0] for layer in layers]

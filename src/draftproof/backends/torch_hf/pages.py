@@ -55,26 +55,38 @@ class KvPages:
         Type of the elements.
     device : torch.device
         Where they are kept.
+    with_scratch : bool, default False
+        Keep one page out of the books, for tokens that only fill a pass.
 
     Raises
     ------
     ConfigError
-        If the room is smaller than one page.
+        If the room is smaller than one page, and one for scratch.
     """
 
     def __init__(
-        self, shapes: Sequence[KvShape], num_bytes: int, page_size: int, dtype: Any, device: Any
+        self,
+        shapes: Sequence[KvShape],
+        num_bytes: int,
+        page_size: int,
+        dtype: Any,
+        device: Any,
+        *,
+        with_scratch: bool = False,
     ) -> None:
         self.page_size = page_size
         elements = sum(shape.num_elements for shape in shapes)
         self.bytes_per_page = page_size * elements * dtype.itemsize
-        self.num_pages = num_bytes // self.bytes_per_page
+        self.num_pages = num_bytes // self.bytes_per_page - int(with_scratch)
         if self.num_pages < 1:
+            least = "two pages" if with_scratch else "one page"
             raise ConfigError(
-                f"kv_cache_bytes is {num_bytes}, expected at least one page of "
+                f"kv_cache_bytes is {num_bytes}, expected at least {least} of "
                 f"{self.bytes_per_page} bytes"
             )
-        slots = self.num_pages * page_size
+        #: A slot that is written and never read; behind all pages of the books.
+        self.scratch = self.num_pages * page_size if with_scratch else -1
+        slots = (self.num_pages + int(with_scratch)) * page_size
         self._tensors: list[Any] = []
         self._keys: dict[int, Any] = {}
         self._values: dict[int, Any] = {}
@@ -113,7 +125,10 @@ class KvPages:
             [move.src_page * size + move.src_slot for move in moves],
             [move.dst_page * size + move.dst_slot for move in moves],
         ]
-        source, target = torch.tensor(places).to(self._tensors[0].device)
+        moved, device = torch.tensor(places), self._tensors[0].device
+        if device.type == "cuda":
+            moved = moved.pin_memory()  # else the host would wait for the device
+        source, target = moved.to(device, non_blocking=True)
         for tensor in self._tensors:
             tensor.index_copy_(1, target, tensor.index_select(1, source))
 

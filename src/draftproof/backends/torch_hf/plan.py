@@ -7,6 +7,7 @@ with numpy and sent to the device in one piece.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -14,9 +15,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from draftproof.backends.torch_hf.buckets import Bucket
 from draftproof.core.types import FlatBatch
+from draftproof.errors import InvariantError
 
-__all__ = ["NARROW", "PassPlan", "RowGroup", "Upload"]
+__all__ = ["NARROW", "PassPlan", "RowGroup", "Upload", "written_slots"]
 
 Ints = NDArray[np.int64]
 
@@ -31,13 +34,16 @@ class Upload:
     ----------
     device : torch.device
         Where they go.
+    buffer : torch.Tensor of int64, optional
+        On the device: what an earlier upload of the same shapes filled, to be filled
+        again. New memory when None.
     """
 
-    def __init__(self, device: Any) -> None:
+    def __init__(self, device: Any, buffer: Any = None) -> None:
         self._device = device
+        self._buffer = buffer
         self._parts: list[Ints] = []
         self._begins = [0]
-        self._sent: Any = None
 
     def add(self, array: NDArray[Any]) -> int:
         """Put an array on the list and return its number."""
@@ -46,15 +52,34 @@ class Upload:
         return len(self._parts) - 1
 
     def send(self) -> None:
-        """Copy everything; to be called once, after the last ``add``."""
+        """Copy everything; to be called once, after the last ``add``.
+
+        Raises
+        ------
+        InvariantError
+            If the buffer is of another size.
+        """
         flat = torch.from_numpy(np.concatenate([part.reshape(-1) for part in self._parts]))
         if self._device.type == "cuda":
+            # torch gives pinned memory to nobody else before the copy is done.
             flat = flat.pin_memory()
-        self._sent = flat.to(self._device, non_blocking=True)
+        if self._buffer is None:
+            self._buffer = flat.to(self._device, non_blocking=True)
+        elif self._buffer.shape == flat.shape:
+            self._buffer.copy_(flat, non_blocking=True)
+        else:
+            raise InvariantError(
+                f"a pass of {len(flat)} integers for the memory of {len(self._buffer)}"
+            )
+
+    @property
+    def buffer(self) -> Any:
+        """Return everything that was sent, one after the other, on the device."""
+        return self._buffer
 
     def tensor(self, number: int) -> Any:
         """Return an array on the device, as int64 in its own shape."""
-        part = self._sent[self._begins[number] : self._begins[number + 1]]
+        part = self._buffer[self._begins[number] : self._begins[number + 1]]
         return part.view(self._parts[number].shape)
 
 
@@ -75,6 +100,9 @@ class RowGroup:
         Token slots of a page.
     upload : Upload
         Takes the arrays.
+    bucket : Bucket, optional
+        The shape, where it is fixed: the group is then the whole pass, and only entries
+        of tensors tell two passes apart. Rows that fill it repeat a row.
     """
 
     def __init__(
@@ -85,34 +113,42 @@ class RowGroup:
         tables: Sequence[NDArray[np.int32]],
         page_size: int,
         upload: Upload,
+        bucket: Bucket | None = None,
     ) -> None:
         chosen = np.asarray(rows)
         begins = batch.row_begins.astype(np.int64)
         counts = np.diff(begins)[chosen]
         past = past_lens[chosen]
         lengths = past + counts
-        #: Numbers of the rows in the pass, and the tokens and slots of each.
-        self.rows, self.counts, self.lengths = tuple(rows), counts.tolist(), lengths.tolist()
         self.num_rows, self.width = len(rows), int(counts.max())
         self.length = int(lengths.max())
-        self.is_fixed = False
+        self.is_fixed = bucket is not None
+        if bucket is None:
+            #: Numbers of the rows in the pass, and the tokens and slots of each.
+            self.rows, self.counts, self.lengths = tuple(rows), counts.tolist(), lengths.tolist()
+        else:
+            self.width, self.length = bucket.width, bucket.length
         self._upload = upload
         self._masks: dict[tuple[int | None, int, Any], Any] = {}
         # Padding repeats the last token of a row, so that no row of the mask is empty.
         inner = np.minimum(np.arange(self.width)[None, :], counts[:, None] - 1)
         flat = begins[chosen][:, None] + inner
-        self.even = bool((counts == self.width).all())
-        #: First token and end, when the tokens are neighbours in the pass.
-        self.span = (int(begins[rows[0]]), int(begins[rows[-1] + 1]))
-        self.contiguous = list(rows) == list(range(rows[0], rows[-1] + 1))
-        self._flat = upload.add(flat)
         self._slot = upload.add(past[:, None] + inner)
         self._position = upload.add(batch.positions[flat])
         self._past = upload.add(past)
-        real = inner == np.arange(self.width)[None, :]
-        self._tokens = upload.add(flat[real])
-        self._places = upload.add(np.flatnonzero(real))
-        self.run = _run(tables[rows[0]], page_size) if len(rows) == 1 else None
+        self.run: int | None = None
+        #: First token and end, when the tokens are neighbours in the pass.
+        self.span = (0, self.num_rows * self.width)
+        self.even = self.contiguous = True
+        if bucket is None:
+            self.span = (int(begins[rows[0]]), int(begins[rows[-1] + 1]))
+            self.even = bool((counts == self.width).all())
+            self.contiguous = list(rows) == list(range(rows[0], rows[-1] + 1))
+            real = inner == np.arange(self.width)[None, :]
+            self._flat = upload.add(flat)
+            self._tokens = upload.add(flat[real])
+            self._places = upload.add(np.flatnonzero(real))
+            self.run = _run(tables[rows[0]], page_size) if len(rows) == 1 else None
         self._kv = (
             -1
             if self.run is not None
@@ -142,6 +178,12 @@ class RowGroup:
             slots[place, length:] = own[0]
         return slots
 
+    def fresh(self) -> RowGroup:
+        """Return the group without the masks that were made of what its tensors held."""
+        twin = copy.copy(self)
+        twin._masks = {}
+        return twin
+
     def get(self, name: str) -> Any:
         """Return one of the uploaded tensors: flat, tokens, places or kv."""
         return self._upload.tensor(getattr(self, f"_{name}"))
@@ -165,7 +207,7 @@ class RowGroup:
         """
         if window is not None and window >= self.length:
             window = None
-        if self.num_rows == 1 and self.width == 1 and window is None:
+        if self.num_rows == 1 and self.width == 1 and window is None and not self.is_fixed:
             return None
         key = (window, repeat, dtype)
         if key not in self._masks:
@@ -248,7 +290,7 @@ class PassPlan:
             for array in (
                 batch.token_ids[None, :],
                 batch.positions[None, :],
-                _written(batch, past, tables, page_size),
+                written_slots(batch, past, tables, page_size),
                 batch.logits_rows,
             )
         ]
@@ -269,10 +311,27 @@ def _split(batch: FlatBatch) -> Iterator[list[int]]:
         yield [row]
 
 
-def _written(
+def written_slots(
     batch: FlatBatch, past: Ints, tables: Sequence[NDArray[np.int32]], page_size: int
 ) -> Ints:
-    """Return the slot that each token writes, shape (N,)."""
+    """Return the slot that each token writes.
+
+    Parameters
+    ----------
+    batch : FlatBatch
+        The pass.
+    past : ndarray of int64, shape (B,)
+        Slots of every row that were written before it.
+    tables : sequence of ndarray of int32
+        Pages of every row after it.
+    page_size : int
+        Token slots of a page.
+
+    Returns
+    -------
+    ndarray of int64, shape (N,)
+        Counted over all pages.
+    """
     slots = np.empty(len(batch), dtype=np.int64)
     begins = batch.row_begins.tolist()
     for row, table in enumerate(tables):

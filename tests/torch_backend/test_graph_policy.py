@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import graph_kit as kit
@@ -226,3 +227,84 @@ def test_the_deterministic_mode_runs_without_graphs(build_model, tmp_path):
 def test_room_for_scratch_is_needed(build_model):
     with pytest.raises(ConfigError, match="expected at least two pages of 8192 bytes"):
         kit.with_graphs(build_model("llama"), kv_cache_bytes=10_000)
+
+
+class FakeCuda:
+    """What `CudaCapturer` calls of torch.cuda, written down."""
+
+    def __init__(self, monkeypatch) -> None:
+        self.log, self.stream_now = [], "user's"
+        for name in ("current_stream", "device", "stream", "graph", "graph_pool_handle"):
+            monkeypatch.setattr(torch.cuda, name, getattr(self, name))
+        monkeypatch.setattr(torch.cuda, "Stream", lambda: FakeStream("side"))
+        monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: self)
+
+    def current_stream(self, _device=None):
+        return FakeStream(self.stream_now)
+
+    def graph_pool_handle(self):
+        self.log.append("pool")
+        return "the pool"
+
+    @contextmanager
+    def device(self, _device):
+        yield
+
+    @contextmanager
+    def stream(self, stream):
+        before, self.stream_now = self.stream_now, stream.name
+        try:
+            yield
+        finally:
+            self.stream_now = before
+
+    @contextmanager
+    def graph(self, _graph, *, pool, stream, capture_error_mode):
+        assert (pool, capture_error_mode) == ("the pool", "thread_local")
+        self.stream_now = stream.name
+        self.log.append("begin")
+        yield  # like torch, leaves the stream as it is when the capture fails
+        self.log.append("end")
+        self.stream_now = "user's"
+
+    def replay(self):
+        self.log.append(f"replay on {self.stream_now}")
+
+
+class FakeStream:
+    def __init__(self, name) -> None:
+        self.name = name
+
+    def wait_stream(self, _other) -> None:
+        pass
+
+
+def test_cuda_captures_after_warm_ups_on_one_side_stream_and_pool(monkeypatch):
+    cuda = FakeCuda(monkeypatch)
+    capturer = CudaCapturer(torch.device("cuda"))
+
+    def call():
+        cuda.log.append(f"run on {cuda.stream_now}")
+        return "logits", None
+
+    replay = capturer.capture(call)
+    warm_up = ["run on side"] * 3
+    assert cuda.log == ["pool", *warm_up, "begin", "run on side", "end"]
+    assert replay() == ("logits", None)
+    assert cuda.log[-1] == "replay on user's"
+    cuda.log.clear()
+    capturer.capture(call)
+    assert cuda.log == [*warm_up, "begin", "run on side", "end"]
+
+
+def test_a_capture_that_fails_gives_the_stream_back(monkeypatch):
+    cuda = FakeCuda(monkeypatch)
+
+    def call():
+        if cuda.log[-1] == "begin":
+            raise RuntimeError("operation not permitted when stream is capturing")
+        return "logits", None
+
+    with pytest.raises(RuntimeError, match="not permitted"):
+        CudaCapturer(torch.device("cuda")).capture(call)
+    assert cuda.stream_now == "user's"

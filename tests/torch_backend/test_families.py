@@ -12,8 +12,10 @@ from draftproof.backends.torch_hf import TorchBackend
 from draftproof.backends.torch_hf.inspect import inspect_layers
 from draftproof.backends.torch_hf.model import PagedModel
 from draftproof.backends.torch_hf.plan import RowGroup
+from draftproof.errors import RollbackError
 from draftproof.testing import check_backend
 
+PAGE = 16
 TOLERANCE = 2e-5
 WIDTHS = ([60], [3, 1, 36, 1, 1, 13, 2, 3])
 
@@ -35,6 +37,7 @@ class Machine(RuleBasedStateMachine):
         super().__init__()
         self.decoder, self.backend, self.reference = decoder, decoder.backend, reference
         self.texts: dict[int, list[int]] = {}
+        self.committed: dict[int, int] = {}  # where no window has left anything behind: 0
 
     def pick(self, data):
         return data.draw(st.sampled_from(sorted(self.texts)))
@@ -87,19 +90,32 @@ class Machine(RuleBasedStateMachine):
     def truncate(self, data):
         sequence = self.pick(data)
         length = data.draw(st.integers(0, len(self.texts[sequence])))
-        self.backend.truncate(sequence, length)
+        try:
+            self.backend.truncate(sequence, length)
+        except RollbackError:
+            # Only what all layers' windows had left behind, more than a page before a commit.
+            assert 0 < length < self.committed[sequence] - PAGE
+            return
+        self.committed[sequence] = self.committed.get(sequence, 0) if length else 0
         self.texts[sequence] = self.texts[sequence][:length]
 
     @precondition(lambda self: self.texts)
     @rule(data=st.data())
     def fork(self, data):
         sequence = self.pick(data)
-        self.texts[self.backend.fork(sequence)] = list(self.texts[sequence])
+        child = self.backend.fork(sequence)
+        self.texts[child] = list(self.texts[sequence])
+        self.committed[child] = self.committed.get(sequence, 0)
 
     @precondition(lambda self: self.texts)
     @rule(data=st.data())
     def commit(self, data):
-        self.backend.commit(self.pick(data))
+        sequence = self.pick(data)
+        self.backend.commit(sequence)
+        if self.backend.gives_up_pages:
+            self.committed[sequence] = max(
+                self.committed.get(sequence, 0), len(self.texts[sequence])
+            )
 
     @precondition(lambda self: len(self.texts) > 2)
     @rule(data=st.data())
@@ -116,6 +132,36 @@ class Machine(RuleBasedStateMachine):
             if len(text) > 100:
                 self.backend.close(sequence)
                 del self.texts[sequence]
+
+
+def test_pages_that_every_window_has_left_behind_are_given_up(decoder, references):
+    text = np.random.default_rng(3).integers(0, 96, 110).tolist()
+    model = decoder("mistral", page_size=4)  # every layer sees 7 tokens
+    backend, held = model.backend, []
+    sequence = backend.open()
+    for begin in range(0, len(text), 5):
+        logits = model.feed(sequence, text[begin : begin + 5])
+        expected = references("mistral")(text[: begin + 5])[-5:]
+        assert np.abs(logits - expected).max() < TOLERANCE
+        backend.truncate(sequence, begin + 4)  # a draft is rejected, and comes again
+        model.feed(sequence, text[begin + 4 : begin + 5])
+        backend.commit(sequence)
+        held.append(backend.usage.held_pages)
+    # 7 tokens of the window, a page that a rollback may reach, and both ends of pages.
+    assert max(held) <= 5
+    backend.truncate(sequence, len(text) - 4)
+    with pytest.raises(RollbackError, match="window of 7"):
+        backend.truncate(sequence, len(text) - 20)
+    backend.truncate(sequence, 0)
+    assert np.abs(model.feed(sequence, text) - references("mistral")(text)).max() < TOLERANCE
+
+
+def test_a_layer_that_sees_all_keeps_every_page(decoder):
+    model = decoder("gemma3", page_size=4)
+    sequence = model.backend.open()
+    model.feed(sequence, list(range(40)))
+    model.backend.commit(sequence)
+    assert model.backend.usage.held_pages == 10
 
 
 def drafts(size):

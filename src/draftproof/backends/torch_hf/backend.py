@@ -56,6 +56,10 @@ class TorchBackend:
     hidden_layers : sequence of int
         Keep these instead, joined: rising numbers of states between the layers, as
         `draftproof.backends.torch_hf.taps` counts them.
+    window : int, optional
+        How many tokens a token of any layer sees, itself included. Pages that committed
+        tokens have left that far behind are given up, so that a rollback goes back a page
+        behind the last commit and no farther. None where some layer sees all.
     make_graphs : callable, optional
         Takes a model and its pages and returns the `GraphRunner` that replays passes; an
         early exit makes its own. Without, every pass runs as it is.
@@ -75,6 +79,7 @@ class TorchBackend:
         host_logits: bool = True,
         with_hidden: bool = False,
         hidden_layers: Sequence[int] = (),
+        window: int | None = None,
         make_graphs: Callable[[PagedModel, KvPages], GraphRunner] | None = None,
     ) -> None:
         if context_length < 1:
@@ -89,6 +94,7 @@ class TorchBackend:
         self._joined = tuple(hidden_layers)
         self._model = model
         self._host_logits = host_logits
+        self._window = window
         pages = KvPages(
             model.shapes,
             kv_cache_bytes,
@@ -143,6 +149,11 @@ class TorchBackend:
         return None if self._graphs is None else self._graphs.counts
 
     @property
+    def gives_up_pages(self) -> bool:
+        """Whether every layer has a window, so that pages behind it are given up."""
+        return self._window is not None
+
+    @property
     def model(self) -> PagedModel:
         """The model, from which a draft head on the same device borrows."""
         return self._model
@@ -175,8 +186,10 @@ class TorchBackend:
         return self._cache.reserve(sequence_id, num_tokens)
 
     def commit(self, sequence_id: int) -> None:
-        """Declare all cached tokens of a sequence final."""
+        """Declare all cached tokens of a sequence final; a window may leave pages behind."""
         self._cache.commit(sequence_id)
+        if self._window is not None:
+            self._cache.evict(sequence_id, self._window, spare=self._pages.page_size)
 
     def close(self, sequence_id: int) -> None:
         """Free everything the sequence holds alone."""
@@ -198,6 +211,8 @@ class TorchBackend:
         ------
         InvariantError
             If what stays is not one path.
+        RollbackError
+            If a text of that length would see pages that the window had left behind.
         """
         self._pages.move_slots(self._cache.truncate(sequence_id, length, keep))
 
@@ -325,6 +340,7 @@ class TorchBackend:
             prefix_caching=self._info.page_size > 0,
             vocab_size=self._info.vocab_size,
             host_logits=self._host_logits,
+            window=self._window,
             make_graphs=self._make_graphs,
         )
 

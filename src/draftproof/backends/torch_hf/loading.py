@@ -177,6 +177,7 @@ def load_torch(
         vocab_size=vocab_size,
         host_logits=on_cpu if host_logits is None else host_logits,
         with_hidden=with_hidden,
+        window=_widest([layer.window for layer in layers]),
         hidden_layers=hidden_layers or (),
         make_graphs=choose_graphs(cuda_graphs, model.device, num_ranks, paged.attention),
     )
@@ -193,6 +194,12 @@ def _device(name: str) -> Any:
         line = str(error).splitlines()[0]
         raise ConfigError(f"device {name!r} cannot be used: {line}") from error
     return device
+
+
+def _widest(windows: Sequence[int | None]) -> int | None:
+    """Return the widest window of the layers; None where a layer has none."""
+    widths = [window for window in windows if window is not None]
+    return max(widths) if widths and len(widths) == len(windows) else None
 
 
 def _load(

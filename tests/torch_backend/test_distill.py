@@ -12,7 +12,7 @@ import torch
 from draftproof.backends.numpy_head import NumpyHead
 from draftproof.distill.batches import held_out_batches, padded, split, training_batches
 from draftproof.distill.corpus import Corpus, Recording
-from draftproof.distill.measure import measure_head, score
+from draftproof.distill.measure import HeldOut, measure_head, score
 from draftproof.distill.network import DraftHead
 from draftproof.distill.optimiser import Optimiser
 from draftproof.distill.shortlist import Shortlister, draft_loss
@@ -185,6 +185,26 @@ def test_training_ends_where_nothing_is_gained(corpus, tmp_path):
     plan = TrainingPlan(30, batch_tokens=200, measure_every_s=1e-6, patience=2, rate=1e-9)
     found = trained(DraftHead(SHAPE), corpus, plan, tmp_path)
     assert found.reason == "no gain in 2 measurements"
+
+
+def test_a_run_that_goes_on_may_be_worse_than_where_it_started(corpus, tmp_path, monkeypatch):
+    # A fresh rate throws a good head back; it is over where this run gains nothing.
+    rates = iter([0.5, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.45, 0.45, 0.45, 0.5])
+
+    def measured(head, target, batches, steps):
+        return HeldOut((next(rates),), (0.0,), (1,))
+
+    monkeypatch.setattr("draftproof.distill.train.measure_head", measured)
+    plan = TrainingPlan(60, batch_tokens=200, measure_every_s=1e-6, patience=2)
+    head = DraftHead(SHAPE)
+    before = {name: each.clone() for name, each in head.state_dict().items()}
+    found = trained(head, corpus, plan, tmp_path)
+    assert found.reason == "no gain in 2 measurements"
+    assert found.num_updates == 8
+    assert found.held_out.sampled == (0.5,)
+    # What is written is the best of all runs, here that of the first measurement.
+    start = before["transformer.mlp.up_proj.weight"].numpy()
+    assert np.array_equal(found.weights["transformer.mlp.up_proj.weight"], start)
 
 
 def test_the_vocabulary_knows_tokens_that_were_expected_and_never_seen(tmp_path):

@@ -133,6 +133,9 @@ class _State:
         self.num_vain = 0
         self.best: dict[str, Tensor] = {}
         self.best_score = 0.0
+        #: The best of this run: one that goes on starts at a high rate again, and is worse
+        #: than where it started for a while.
+        self.run_score = 0.0
 
     def save(self, path: Path) -> None:
         """Write a checkpoint, whole or not at all."""
@@ -200,7 +203,7 @@ def train(
     is_fresh = not checkpoint.is_file()
     if not is_fresh:
         state.load(checkpoint)
-        state.num_vain = 0  # whoever gives more time wants it used
+        state.num_vain, state.run_score = 0, 0.0  # whoever gives more time wants it used
         progress(f"going on after {state.num_updates} updates")
     order = np.random.default_rng([plan.seed, state.num_updates])
     batches = training_batches(corpus, plan.batch_tokens, order)
@@ -214,6 +217,7 @@ def train(
         return _measured(state, target, held_out, plan, progress)
 
     measure()
+    state.run_score = 0.0  # where a run starts is not what it has reached
     try:
         reason = _descend(state, target, shortlister, batches, plan, clock, measure, checkpoint)
     except KeyboardInterrupt:
@@ -320,8 +324,10 @@ def _measured(
     """Measure, keep the head if it is the best, and tell."""
     found = measure_head(state.head, target, held_out, plan.measured_steps)
     if not state.best or found.score > state.best_score + 1e-4:
-        state.best_score, state.num_vain = found.score, 0
+        state.best_score = found.score
         state.best = {name: each.clone() for name, each in state.head.state_dict().items()}
+    if found.score > state.run_score + 1e-4:
+        state.run_score, state.num_vain = found.score, 0
     else:
         state.num_vain += 1
     rates = " ".join(f"{rate:.3f}" for rate in found.sampled)

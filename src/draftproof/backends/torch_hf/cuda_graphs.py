@@ -56,7 +56,8 @@ class CudaCapturer:
         # torch leaves its side stream current when a capture fails; ours is put back.
         with torch.cuda.device(self._device), torch.cuda.stream(here):
             if self._stream is None:
-                self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+                make_stream: Any = torch.cuda.Stream  # torch does not type it
+                self._stream = make_stream()
                 self._pool = torch.cuda.graph_pool_handle()
             self._stream.wait_stream(here)
             with torch.cuda.stream(self._stream):

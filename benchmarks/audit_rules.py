@@ -22,7 +22,8 @@ from pathlib import Path
 
 RULES = ("standard", "block", "coupled", "sample-match")
 DRAFTERS = "ngram,suffix,draft_head:smollm2-head"
-PROMPT = "one two one two one"
+#: What copies can be found of, and text whose next token is open, for drafts of a model.
+COPIED, OPEN = "one two one two one", "Bread is made of flour, water and"
 
 
 def command(model: str, drafter: str, rule: str, tv: float, certificate: Path) -> list[str]:
@@ -34,7 +35,7 @@ def command(model: str, drafter: str, rule: str, tv: float, certificate: Path) -
     return [
         *(sys.executable, "-m", "draftproof", "audit", "engine", "-m", model),
         *("--speculative-config", json.dumps(config), *options),
-        *("--prompt", PROMPT, "--output", str(certificate)),
+        *("--prompt", OPEN if head else COPIED, "--output", str(certificate)),
     ]
 
 

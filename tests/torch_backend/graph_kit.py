@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 from draftproof.backends.torch_hf import TorchBackend
 from draftproof.backends.torch_hf.graphs import GraphRunner
-from draftproof.backends.torch_hf.inspect import inspect_layers
+from draftproof.backends.torch_hf.inspect import describe_layers
 from draftproof.backends.torch_hf.model import PagedModel
 
 #: Operators whose result the host reads: no graph can hold them.
@@ -96,7 +96,9 @@ def with_graphs(model: Any, capturer: Any = None, *, context: int = 256, **optio
     attention = options.pop("attention", "sdpa")
     paged = model
     if not isinstance(model, PagedModel):
-        paged = PagedModel(model, inspect_layers(model, context), attention)
+        paged = PagedModel(
+            model, [layer.kv for layer in describe_layers(model, context)], attention
+        )
     return TorchBackend(
         paged,
         name="tiny",

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
 from draftproof.backends.torch_hf import TorchBackend
-from draftproof.backends.torch_hf.inspect import inspect_layers
+from draftproof.backends.torch_hf.inspect import describe_layers
 from draftproof.backends.torch_hf.model import PagedModel
 from draftproof.backends.torch_hf.plan import RowGroup
 from draftproof.errors import RollbackError
@@ -211,7 +211,7 @@ def test_a_wrong_mask_is_seen(fault, decoder, references, monkeypatch):
 
 def test_the_backend_passes_the_conformance_kit(build_model):
     model = build_model("mistral", num_hidden_layers=1)
-    paged = PagedModel(model, inspect_layers(model, 128), "sdpa")
+    paged = PagedModel(model, [layer.kv for layer in describe_layers(model, 128)], "sdpa")
 
     def make():
         return TorchBackend(

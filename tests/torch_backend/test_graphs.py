@@ -10,7 +10,7 @@ from test_families import TOLERANCE, run_machine
 
 from draftproof.backends.torch_hf.buckets import ROWS, WIDTHS, bucket_of
 from draftproof.backends.torch_hf.graphs import GraphRunner, Uncaptured
-from draftproof.backends.torch_hf.inspect import inspect_layers
+from draftproof.backends.torch_hf.inspect import describe_layers
 from draftproof.backends.torch_hf.model import PagedModel
 from draftproof.backends.torch_hf.padded import PaddedPlan
 from draftproof.backends.torch_hf.plan import RowGroup, Upload
@@ -19,7 +19,7 @@ from draftproof.testing import check_backend
 
 
 def paged_of(model, context=256):
-    return PagedModel(model, inspect_layers(model, context), "sdpa")
+    return PagedModel(model, [layer.kv for layer in describe_layers(model, context)], "sdpa")
 
 
 def ragged(rng, backend, num_rows, most, *, trees):

@@ -18,7 +18,7 @@ from draftproof.backends.torch_hf.interface import ATTENTION, PASS, PROBE, Atten
 from draftproof.backends.torch_hf.pages import KvShape
 from draftproof.errors import DraftproofError, ModelFileError
 
-__all__ = ["describe_layers", "inspect_layers", "refuse_by_config"]
+__all__ = ["describe_layers", "refuse_by_config"]
 
 #: Kinds of layers whose only state is keys and values.
 _ATTENTION_LAYERS = frozenset({"full_attention", "sliding_attention", "attention"})
@@ -151,29 +151,6 @@ def _rotations(parameters: Any) -> Iterator[tuple[str, int | None]]:
         yield parameters["rope_type"], parameters.get("original_max_position_embeddings")
     for value in parameters.values():
         yield from _rotations(value)
-
-
-def inspect_layers(model: Any, context_length: int) -> tuple[KvShape, ...]:
-    """Run a few tokens and return what each layer keeps; see `describe_layers`.
-
-    Parameters
-    ----------
-    model : transformers.PreTrainedModel
-        A model in evaluation mode. Its attention is ours afterwards.
-    context_length : int
-        Masks are compared up to this many tokens.
-
-    Returns
-    -------
-    tuple of KvShape
-        One per layer.
-
-    Raises
-    ------
-    ModelFileError
-        If the model cannot be run in pages; the message says why.
-    """
-    return tuple(layer.kv for layer in describe_layers(model, context_length))
 
 
 def describe_layers(model: Any, context_length: int) -> tuple[LayerFacts, ...]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 __all__ = ["SuffixMatch", "SuffixMatchIndex"]
 
 Scalar = TypeVar("Scalar", bound=np.generic)
+#: One id, or an array of them.
+Wide = TypeVar("Wide", int, NDArray[np.uint64])
 
 #: Odd multiplier of the rolling hash modulo 2**64: 2**64 divided by the golden ratio.
 _MULTIPLIER = 0x9E3779B97F4A7C15
@@ -117,7 +119,7 @@ class SuffixMatchIndex:
         powers[0] = self._power
         np.multiply.accumulate(powers, out=powers)
         prefix = self._prefix[begin : end + 1]
-        prefix[1:] = _mix(self._tokens[begin:end]) * powers
+        prefix[1:] = _mix(self._tokens[begin:end].astype(np.uint64)) * powers
         np.add.accumulate(prefix, out=prefix)
         self._size = end
         self._power = int(powers[-1]) * self._multiplier & _WRAP
@@ -130,7 +132,7 @@ class SuffixMatchIndex:
         size, least = self._size, self._min_n
         self._tokens[size] = token
         scale = int(self._scale[size]) * self._inverse & _WRAP
-        prefix = int(self._prefix[size]) + _mix_one(token) * self._power & _WRAP
+        prefix = int(self._prefix[size]) + _mix(token) * self._power & _WRAP
         self._power = self._power * self._multiplier & _WRAP
         self._size = size = size + 1
         self._scale[size], self._prefix[size] = scale, prefix
@@ -272,17 +274,12 @@ def _grown(values: NDArray[Scalar], size: int) -> NDArray[Scalar]:
 _OFFSET, _FIRST, _SECOND = 0x632BE59BD9B4E019, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
 
-def _mix(token_ids: NDArray[np.int32]) -> NDArray[np.uint64]:
-    """Spread small ids over 64 bits, so that sums of near ids do not collide."""
-    mixed = (token_ids.astype(np.uint64) + np.uint64(_OFFSET)) * np.uint64(_FIRST)
-    mixed ^= mixed >> np.uint64(29)
-    mixed = mixed * np.uint64(_SECOND)
-    return mixed ^ (mixed >> np.uint64(32))
+def _mix(ids: Wide) -> Wide:
+    """Spread small ids over 64 bits, so that sums of near ids do not collide.
 
-
-def _mix_one(token: int) -> int:
-    """Spread one id as `_mix` does."""
-    mixed = (token + _OFFSET) * _FIRST & _WRAP
-    mixed ^= mixed >> 29
-    mixed = mixed * _SECOND & _WRAP
-    return mixed ^ (mixed >> 32)
+    Arrays wrap by themselves, where the cut changes nothing; integers are cut.
+    """
+    mixed: Any = (ids + _OFFSET) * _FIRST & _WRAP
+    mixed = (mixed ^ mixed >> 29) * _SECOND & _WRAP
+    found: Wide = mixed ^ mixed >> 32
+    return found

@@ -203,7 +203,6 @@ def train(
     is_fresh = not checkpoint.is_file()
     if not is_fresh:
         state.load(checkpoint)
-        state.num_vain, state.run_score = 0, 0.0  # whoever gives more time wants it used
         progress(f"going on after {state.num_updates} updates")
     order = np.random.default_rng([plan.seed, state.num_updates])
     batches = training_batches(corpus, plan.batch_tokens, order)
@@ -217,7 +216,8 @@ def train(
         return _measured(state, target, held_out, plan, progress)
 
     measure()
-    state.run_score = 0.0  # where a run starts is not what it has reached
+    # Where a run starts is not what it has reached, and whoever gives more time wants it used.
+    state.num_vain, state.run_score = 0, 0.0
     try:
         reason = _descend(state, target, shortlister, batches, plan, clock, measure, checkpoint)
     except KeyboardInterrupt:

@@ -123,17 +123,9 @@ class GoodputController:
         if not any(_may_draft(row) for row in rows):
             self._round = _Round(len(rows))
             return [_NOTHING] * len(rows)
-        key = tuple((row.request_id, row.signs, row.max_kappa > 0) for row in rows)
         choices = self._hold(rows)
-        if choices is None and self._is_barren(key):
-            self._silent_rounds += 1
-            choices = [_NOTHING] * len(rows)
         if choices is None:
-            choices = self._decide(rows)
-            if not any(choice.kappa for choice in choices) and not self._is_try:
-                if len(self._barren) >= _MOST_BARREN:
-                    self._barren.clear()
-                self._barren[key] = self._account.doubt
+            choices = self._decide_unless_barren(rows)
         asked = {
             row.request_id: (choice, _sign(row, choice.proposer))
             for row, choice in zip(rows, choices, strict=True)
@@ -157,6 +149,19 @@ class GoodputController:
             self._pause = _HOPEFUL_PAUSE  # not in vain: soon enough is known to draft on
         self._is_try = False
         self._round = _Round()
+
+    def _decide_unless_barren(self, rows: Sequence[RowState]) -> list[RowChoice]:
+        """Decide, or draft nothing where that was decided and nothing was learnt since."""
+        key = tuple((row.request_id, row.signs, row.max_kappa > 0) for row in rows)
+        if self._is_barren(key):
+            self._silent_rounds += 1
+            return [_NOTHING] * len(rows)
+        choices = self._decide(rows)
+        if not any(choice.kappa for choice in choices) and not self._is_try:
+            if len(self._barren) >= _MOST_BARREN:
+                self._barren.clear()
+            self._barren[key] = self._account.doubt
+        return choices
 
     def _is_barren(self, key: tuple[object, ...]) -> bool:
         """Whether nothing paid for the same rows and signs, and no try is due.

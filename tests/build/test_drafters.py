@@ -6,7 +6,7 @@ import pytest
 
 from draftproof.backends.table import MarkovTable, TableBackend
 from draftproof.build import SpeculativeConfig
-from draftproof.build.drafters import make_proposers
+from draftproof.build.drafters import enough_copied, make_proposers
 from draftproof.build.rules import RULE_OWNERS
 from draftproof.build.speculative import DEFAULT_KAPPA, OWNERS
 from draftproof.errors import ConfigError
@@ -69,6 +69,14 @@ def test_a_hybrid_with_a_head_reads_hidden_states(tmp_path):
     assert (proposer._max_model_tokens, proposer._enough) == (2, 3)
     assert type(proposer._model) is DraftHeadProposer
     assert (proposer._model._temperature, proposer._model._min_confidence) == (0.5, 0.25)
+
+
+def test_a_head_is_not_asked_behind_a_copy_and_a_model_behind_a_short_one(tmp_path):
+    config = SpeculativeConfig.parse({"method": "hybrid", "model": head_folder(tmp_path)})
+    (proposer,) = make_proposers(config, 9, head=object())
+    assert (proposer._enough, enough_copied(config)) == (1, 1)
+    (proposer,) = made(method="hybrid", model="x")
+    assert proposer._enough == 4
 
 
 def test_a_hybrid_with_a_model_has_no_head(tmp_path):

@@ -222,6 +222,34 @@ def test_the_price_of_a_draft_decides(tmp_path):
     assert lengths[1] == 0
 
 
+@pytest.mark.parametrize(
+    ("enough", "measured", "copied"),
+    [
+        (1, ("ngram", "draft-model"), 15),
+        (1, ("draft-model",), 15),
+        (2, ("ngram", "draft-model"), 0),
+    ],
+)
+def test_copies_of_a_hybrid_cost_a_look_up_where_its_model_is_not_asked(
+    tmp_path, enough, measured, copied
+):
+    path = tmp_path / "p.json"
+    profile_at(path, lambda tokens: 0.02 + 1e-5 * tokens, drafters=measured)
+    document = json.loads(path.read_text())
+    table = document["drafters"]["draft-model"]
+    table["seconds"] = [[0.5 * kappa for kappa in table["kappas"]]] * 2
+    path.write_text(json.dumps(document))
+    value = {"method": "hybrid", "model": "small.gguf", "num_speculative_tokens": "auto"}
+    value |= {"profile": str(path), "hybrid_enough": enough}
+    for sign, most in ((-1, 0), (3, copied)):
+        policy, _note = policy_of(value, proposer="hybrid")
+        for turn in range(40):
+            (choice,) = policy.choose([RowState("a", 100 + turn, 15, ("hybrid",), (sign,))])
+            drafted = (0,) * choice.kappa
+            policy.observe(StepRecord("a", turn, drafted, choice.kappa, (0,)))
+        assert choice.kappa == min(most, 12)
+
+
 # Built-in costs ---------------------------------------------------------------------------------
 
 

@@ -13,16 +13,16 @@ import numpy as np
 import pytest
 
 from draftproof.backends.table import MarkovTable, TableBackend
-from draftproof.core.kappa_policy import RowChoice
+from draftproof.core.kappa_policy import RowChoice, RowState
 from draftproof.core.params import SamplingParams
 from draftproof.engine import EngineCore, GenerateRequest
 from draftproof.engine import lengths as lengths_module
 from draftproof.engine.drafting import draft_rows
 from draftproof.planner.controller import ControllerConfig, GoodputController
 from draftproof.planner.cost import AffineCost
-from draftproof.planner.rounds import ParallelDraft, RoundCost
+from draftproof.planner.rounds import CopyCost, ParallelDraft, RoundCost
 from draftproof.planner.tracker import TrackerConfig
-from draftproof.proposers import DraftModelProposer
+from draftproof.proposers import DraftModelProposer, HybridProposer, SuffixProposer
 from draftproof.testing.branching import BranchingCoins, exact_law
 
 pytestmark = pytest.mark.exact
@@ -35,6 +35,37 @@ TOLERANCE = 1e-6
 
 def drafter():
     return DraftModelProposer(TableBackend(MarkovTable(2, 1, seed=6)))
+
+
+class Hybrid(HybridProposer):
+    """Copies where a single token recurs, else the model drafts; tells so, and keeps the signs."""
+
+    def __init__(self, core=None):
+        super().__init__([SuffixProposer(min_score=0.4)], drafter(), enough=1)
+        self.core = core
+        self.signs = set()
+
+    def foretell(self, request_id, token_ids):
+        sign = super().foretell(request_id, token_ids)
+        self.signs.add(sign)
+        return sign
+
+
+class TellsOfTheDraft(Hybrid):
+    """The planted fault: draws the draft to tell how well it is backed."""
+
+    def foretell(self, request_id, token_ids):
+        core = self.core()
+        session = next(s for s in core._scheduler.running if s.request_id == request_id)
+        session.choice = FollowsAcceptance.cut(row_of(session), 2)
+        plan = core._scheduler._row(session)
+        draft_rows([plan], core.proposers, core.target.info)
+        session.choice = RowChoice(0)
+        return 3 if plan.draft.token_ids[:1] == (0,) else 0
+
+
+def row_of(session):
+    return RowState(session.request_id, 0, max(session.most_for_round(), 0), session.choosable)
 
 
 def reference(horizon):
@@ -95,6 +126,21 @@ def shipped(core=None):
     return GoodputController(RoundCost(AffineCost(1.0, 0.5), ParallelDraft(0.05)), config=config)
 
 
+def copying(core=None):
+    """The same, for a drafter that tells where it copies, which costs less there."""
+    limits = shipped().config
+    cost = RoundCost(AffineCost(1.0, 0.5), ParallelDraft(0.2))
+    copies = {"hybrid": CopyCost(ParallelDraft(0.01), 2)}
+    return GoodputController(cost, config=limits, copies=copies)
+
+
+class FollowsSigns(FollowsAcceptance):
+    """As many drafts as signs allow: none where nothing would come."""
+
+    def choose(self, rows):
+        return [self.cut(row, 2 if not row.signs or row.signs[0] else 0) for row in rows]
+
+
 class Peeks(FollowsAcceptance):
     """The planted fault: draws the draft first, and drops it where it begins with 1."""
 
@@ -131,7 +177,7 @@ class Overhears(FollowsAcceptance):
             self.written[record.position] = record.emitted[0]
 
 
-def law_of(policy, rule, *, horizon, ahead=0):
+def law_of(policy, rule, *, horizon, ahead=0, make=lambda core: drafter()):
     """Enumerate one request; another one of the same seed may be some steps ahead."""
     lengths = set()
 
@@ -143,7 +189,7 @@ def law_of(policy, rule, *, horizon, ahead=0):
 
         core = EngineCore(
             TableBackend(TARGET),
-            proposers=[drafter()],
+            proposers=[make(lambda: held[0])],
             kappa=2,
             kappa_policy=policy(lambda: held[0]),
             rule=rule,
@@ -188,3 +234,26 @@ def test_a_request_of_the_same_seed_tells_nothing_about_the_coins(rule, monkeypa
     monkeypatch.setattr(lengths_module, "seed_beside", lambda seed, tokens: seed)
     law, _lengths = law_of(Overhears, rule, horizon=3, ahead=2)
     assert distance(law, 3) > 0.01
+
+
+@pytest.mark.parametrize("rule", ["standard", "block"])
+@pytest.mark.parametrize("policy", [FollowsSigns, copying])
+def test_signs_of_a_hybrid_keep_the_joint_law(rule, policy):
+    told = set()
+
+    def make(core):
+        made = Hybrid(core)
+        made.signs = told
+        return made
+
+    law, lengths = law_of(policy, rule, horizon=4, make=make)
+    assert distance(law, 4) < TOLERANCE
+    assert -1 in told
+    assert max(told) > 0, "nothing was ever copied"
+    assert any(any(length) for length in lengths)
+
+
+@pytest.mark.parametrize("rule", ["standard", "block"])
+def test_a_sign_that_looks_at_the_draft_is_seen(rule):
+    law, _lengths = law_of(FollowsSigns, rule, horizon=4, make=TellsOfTheDraft)
+    assert distance(law, 4) > 0.01

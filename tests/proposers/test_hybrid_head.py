@@ -43,13 +43,13 @@ def head(**options):
 
 
 MIXTURES = {
-    "script": lambda: HybridHeadProposer([ScriptedProposer(some_tokens)], head()),
-    "suffix": lambda: HybridHeadProposer([SuffixProposer(min_score=0.3)], head()),
+    "script": lambda: HybridHeadProposer([ScriptedProposer(some_tokens)], head(), enough=4),
+    "suffix": lambda: HybridHeadProposer([SuffixProposer(min_score=0.3)], head(), enough=4),
     "one each": lambda: HybridHeadProposer(
         [NgramProposer(1, 1)], head(), max_model_tokens=1, enough=1
     ),
     "cut head": lambda: HybridHeadProposer(
-        [ScriptedProposer(some_tokens)], head(min_confidence=0.6)
+        [ScriptedProposer(some_tokens)], head(min_confidence=0.6), enough=4
     ),
 }
 
@@ -107,9 +107,9 @@ class HeadLooksPast(DraftHeadProposer):
 
 
 FAULTS = {
-    "claims the copy": lambda: HeadClaimsTheCopy([ScriptedProposer(some_tokens)], head()),
+    "claims the copy": lambda: HeadClaimsTheCopy([ScriptedProposer(some_tokens)], head(), enough=4),
     "looks past": lambda: HybridHeadProposer(
-        [ScriptedProposer(some_tokens)], HeadLooksPast(numpy_head(SMALL))
+        [ScriptedProposer(some_tokens)], HeadLooksPast(numpy_head(SMALL)), enough=4
     ),
 }
 
@@ -213,7 +213,9 @@ def run(core, count=4, **options):
 
 
 def test_every_token_has_its_source_and_acceptance_is_told_by_it():
-    hybrid = HybridHeadProposer([SuffixProposer(min_score=0.3)], DraftHeadProposer(numpy_head()))
+    hybrid = HybridHeadProposer(
+        [SuffixProposer(min_score=0.3)], DraftHeadProposer(numpy_head()), enough=4
+    )
     results = run(engine([hybrid], kappa=5))
     seen = set()
     for result in results.values():
@@ -234,7 +236,9 @@ def test_every_token_has_its_source_and_acceptance_is_told_by_it():
 
 
 def test_seed_identical_text_stays_as_it_is():
-    hybrid = HybridHeadProposer([SuffixProposer(min_score=0.3)], DraftHeadProposer(numpy_head()))
+    hybrid = HybridHeadProposer(
+        [SuffixProposer(min_score=0.3)], DraftHeadProposer(numpy_head()), enough=4
+    )
     drafted = run(engine([hybrid], kappa=5, rule="coupled"))
     plain = run(engine([], rule="coupled"))
     assert {n: r.token_ids for n, r in drafted.items()} == {

@@ -22,7 +22,7 @@ from draftproof.proposers import (
 from draftproof.proposers.draft_head import DraftHeadProposer, HeadRunner
 from draftproof.proposers.hybrid import DraftlessProposer
 
-__all__ = ["DRAFTLESS", "make_more_proposers", "make_proposers"]
+__all__ = ["DRAFTLESS", "enough_copied", "make_more_proposers", "make_proposers"]
 
 #: Methods that draft without a model: they cost nothing until a request uses them.
 DRAFTLESS = ("ngram", "suffix", "prediction")
@@ -106,6 +106,23 @@ def make_proposers(
             ]
         case "hybrid":
             return [_hybrid(config, vocab_size, draft, link, head)]
+
+
+def enough_copied(config: SpeculativeConfig) -> int:
+    """Return from how many copied tokens on a hybrid does not ask its model.
+
+    Parameters
+    ----------
+    config : SpeculativeConfig
+        The configuration.
+
+    Returns
+    -------
+    int
+        What the user says, else 4 with a model, which reads a copy in one pass, and 1 with a
+        head, which reads it token by token for drafts that count only where it is kept.
+    """
+    return config.hybrid_enough or (1 if config.has_head else 4)
 
 
 def make_more_proposers(methods: Sequence[str], config: SpeculativeConfig) -> list[Proposer]:
@@ -201,7 +218,7 @@ def _hybrid(
         _prediction(config),
         _suffix(config, _SUFFIX_SCORE_OF_HYBRID),
     ]
-    most, enough = config.hybrid_model_tokens, config.hybrid_enough
+    most, enough = config.hybrid_model_tokens, enough_copied(config)
     if head is not None and draft is None:
         reader = _draft_head(config, head)
         return HybridHeadProposer(draftless, reader, max_model_tokens=most, enough=enough)

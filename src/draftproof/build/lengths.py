@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from draftproof.build.drafters import enough_copied
 from draftproof.build.speculative import SpeculativeConfig
 from draftproof.core.kappa_policy import KappaPolicy
 from draftproof.core.types import ModelInfo
@@ -20,7 +21,7 @@ from draftproof.models.head_files import is_head
 if TYPE_CHECKING:
     from draftproof.planner.cost import Floats
     from draftproof.planner.profile import Profile
-    from draftproof.planner.rounds import RoundCost
+    from draftproof.planner.rounds import CopyCost, RoundCost
 
 __all__ = [
     "BUILT_IN_MS",
@@ -157,7 +158,9 @@ def make_policy(
         from draftproof.planner.profile import read_profile
 
         profile = read_profile(config.profile)
-        controller = GoodputController(_measured(profile, config), config=limits)
+        cost = _measured(profile, config)
+        copies = {proposer: _copying(profile, config)} if config.method == "hybrid" else None
+        controller = GoodputController(cost, config=limits, copies=copies)
         return controller, _doubt(profile, target)
     if config.model is not None or config.num_layers is not None:
         key = drafter_key(config)
@@ -182,6 +185,20 @@ def _measured(profile: Profile, config: SpeculativeConfig) -> RoundCost:
     key = drafter_key(config)
     names = (key, _PRICED_AS.get(key, key))
     return profile.round_cost(next((name for name in names if name in profile.drafters), key))
+
+
+def _copying(profile: Profile, config: SpeculativeConfig) -> CopyCost:
+    """Return what copies of a hybrid cost: looking up, and its model behind short ones."""
+    from draftproof.planner.rounds import CopyCost, CopyThenModel, ParallelDraft
+
+    measured = profile.drafters
+    lookup = measured["ngram"] if "ngram" in measured else ParallelDraft(per_row_s=_LOOKUP_S)
+    depths, enough = 0, enough_copied(config)
+    if enough > 1:
+        # A head reads what was copied token by token, a model at once.
+        depths = config.hybrid_model_tokens + (enough - 1) * config.has_head
+    model = measured[drafter_key(config)]
+    return CopyCost(CopyThenModel(lookup, model, depths), config.hybrid_model_tokens)
 
 
 def _doubt(profile: Profile, target: ModelInfo) -> str:

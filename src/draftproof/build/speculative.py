@@ -163,8 +163,9 @@ class SpeculativeConfig(BaseModel):
         *Ours*: the same for predicted drafts.
     hybrid_model_tokens : int
         *Ours*: most tokens per round that the model adds behind a draftless draft.
-    hybrid_enough : int
-        *Ours*: draftless tokens from which on the model is not asked.
+    hybrid_enough : int, optional
+        *Ours*: draftless tokens from which on the model is not asked; 4 unless it is given, 1
+        where a draft head stands behind.
     """
 
     model_config = ConfigDict(
@@ -210,7 +211,7 @@ class SpeculativeConfig(BaseModel):
     prediction_min_context: int = Field(default=3, ge=1, le=32)
     prediction_min_score: float = Field(default=0.1, gt=0.0, lt=1.0)
     hybrid_model_tokens: int = Field(default=3, ge=1)
-    hybrid_enough: int = Field(default=4, ge=1)
+    hybrid_enough: int | None = Field(default=None, ge=1)
     tree_max_paths: int = Field(default=4, ge=1)
     tree_widths: tuple[Annotated[int, Field(ge=1)], ...] | None = Field(default=None, min_length=1)
     tree_acceptance: float | None = Field(default=None, gt=0.0, lt=1.0)

@@ -30,7 +30,7 @@ class RowState:
     signs : tuple of int
         How well the committed tokens back a draft of each of ``proposers``, where a drafter
         tells (`draftproof.core.protocols.Foreteller`): 0 where nothing would be drafted, 1
-        to 3 from barely to firmly, -1 for a drafter that does not tell. Empty when none does.
+        to 3 from barely to firmly, -1 where a drafter does not tell. Empty when none does.
     remaining : int, optional
         Tokens that the request may still commit; None where that is not known.
     """

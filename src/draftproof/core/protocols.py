@@ -271,7 +271,8 @@ class Foreteller(Protocol):
         Returns
         -------
         int
-            0 where nothing would be drafted; 1, 2 or 3 from barely to firmly.
+            0 where nothing would be drafted; 1, 2 or 3 from barely to firmly; -1 where the
+            committed tokens do not tell, as where a model would draft.
         """
         ...
 

@@ -165,8 +165,8 @@ class DraftLengths:
 
 def _sign_of(teller: Foreteller, session: Session) -> int:
     sign = operator.index(teller.foretell(session.request_id, session.tokens))
-    if not 0 <= sign <= 3:
-        raise InvariantError(f"a sign of {sign}, expected 0 to 3")
+    if not -1 <= sign <= 3:
+        raise InvariantError(f"a sign of {sign}, expected -1 to 3")
     return sign
 
 

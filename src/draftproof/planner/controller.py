@@ -24,8 +24,9 @@ from draftproof.core.kappa_policy import RowChoice, RowState
 from draftproof.core.types import StepRecord
 from draftproof.planner.account import Account
 from draftproof.planner.limits import ControllerConfig
-from draftproof.planner.rounds import DraftCost, RoundCost
+from draftproof.planner.rounds import CopyCost, DraftCost, RoundCost
 from draftproof.planner.slots import Beliefs, SlotPricer, Spare
+from draftproof.planner.told import PricedAs, beliefs_of, cut, may_draft, sign_of
 from draftproof.planner.tracker import UNTOLD, AcceptanceTracker
 
 __all__ = ["ControllerConfig", "GoodputController"]
@@ -66,6 +67,9 @@ class GoodputController:
         Costs of each drafter by name.
     config : ControllerConfig, optional
         Limits.
+    copies : mapping of str to CopyCost, optional
+        By name, drafters that copy where they tell so (signs from 1 on) and elsewhere draft
+        with a model, which ``cost`` and ``drafters`` price.
 
     Notes
     -----
@@ -78,9 +82,12 @@ class GoodputController:
         cost: RoundCost,
         drafters: Mapping[str, DraftCost] | None = None,
         config: ControllerConfig | None = None,
+        copies: Mapping[str, CopyCost] | None = None,
     ) -> None:
         self.config = config or ControllerConfig()
-        self._slots = SlotPricer(cost, drafters or {}, self.config.max_kappa)
+        self._as = PricedAs(copies or {})
+        costs = dict(drafters or {}) | self._as.costs
+        self._slots = SlotPricer(cost, costs, self.config.max_kappa)
         self._tracker = AcceptanceTracker(max(self.config.max_kappa, 1), self.config.tracker)
         limits = self.config
         self._account = Account(
@@ -120,14 +127,14 @@ class GoodputController:
         self._settle()
         left = [inf if row.remaining is None else row.remaining for row in rows if row.proposers]
         self._account.expect(max(left, default=0.0))
-        if not any(_may_draft(row) for row in rows):
+        if not any(may_draft(row) for row in rows):
             self._round = _Round(len(rows))
             return [_NOTHING] * len(rows)
         choices = self._hold(rows)
         if choices is None:
             choices = self._decide_unless_barren(rows)
         asked = {
-            row.request_id: (choice, _sign(row, choice.proposer))
+            row.request_id: (choice, sign_of(row, choice.proposer))
             for row, choice in zip(rows, choices, strict=True)
             if choice.kappa
         }
@@ -191,14 +198,14 @@ class GoodputController:
         choices, strangers = [], 0
         for row in rows:
             choice = _NOTHING
-            if _may_draft(row):
+            if may_draft(row):
                 found = held.get((row.request_id, row.signs))
                 if found is None:  # of a newcomer, until the next decision
                     strangers += row.request_id not in self._held_rows
                     found = self._typical.get(row.signs)
                 if found is None:
                     return None
-                choice = _cut(found, row)
+                choice = cut(found, row)
             choices.append(choice)
         if strangers * 8 > len(rows):
             return None
@@ -209,17 +216,20 @@ class GoodputController:
     def _decide(self, rows: Sequence[RowState]) -> list[RowChoice]:
         """Price the slots of all rows with what was learnt so far."""
         limits = [
-            min(row.max_kappa, self.config.max_kappa) if _may_draft(row) else 0 for row in rows
+            min(row.max_kappa, self.config.max_kappa) if may_draft(row) else 0 for row in rows
         ]
         context = sum(row.kv_tokens for row in rows) / len(rows)
         names = list(dict.fromkeys(name for row in rows for name in row.proposers))
-        beliefs = {name: self._beliefs(rows, name) for name in names}
+        beliefs: dict[str, Beliefs] = {}
+        for name in names:
+            beliefs |= dict.fromkeys(self._as.keys(name), beliefs_of(self._tracker, rows, name))
         spare = Spare(self._account.held, self._account.doubt)
         best_gain = 1.0 + self.config.min_gain
         best, assignment = [0] * len(rows), [""] * len(rows)
         self._drafting_s = self._loss = self._risk = 0.0
         for tried in self._assignments(rows, names, beliefs, context):
-            found = self._slots.admit(tried, limits, beliefs, context, spare)
+            most = self._as.limits(rows, tried, limits)
+            found = self._slots.admit(tried, most, beliefs, context, spare)
             if found.gain > best_gain:
                 best_gain, best, assignment = found.gain, found.kappas, tried
                 self._drafting_s, self._loss, self._risk = (
@@ -237,8 +247,8 @@ class GoodputController:
         self._held_rows = {row.request_id for row in rows}
         self._held_account = self._account.held
         choices = [
-            RowChoice(kappa, name) if kappa else _NOTHING
-            for kappa, name in zip(best, assignment, strict=True)
+            RowChoice(kappa, self._as.drafter(key)) if kappa else _NOTHING
+            for kappa, key in zip(best, assignment, strict=True)
         ]
         for row, choice in zip(rows, choices, strict=True):
             self._held[row.request_id, row.signs] = choice
@@ -246,22 +256,6 @@ class GoodputController:
         # A probe is one round.
         self._held_rounds = self.config.decide_every if is_probe else self._held_rounds + 1
         return choices
-
-    def _beliefs(self, rows: Sequence[RowState], name: str) -> Beliefs:
-        """Return what rows may expect of a drafter, each by the sign it was given."""
-        groups: dict[int, list[int]] = {}
-        for place, row in enumerate(rows):
-            groups.setdefault(_sign(row, name), []).append(place)
-        if len(groups) == 1:
-            (sign,) = groups
-            return self._tracker.beliefs([row.request_id for row in rows], name, sign)
-        survival = np.zeros((len(rows), max(self.config.max_kappa, 1)))
-        given = np.zeros(len(rows))
-        for sign, places in groups.items():
-            if sign:
-                requests = [rows[place].request_id for place in places]
-                survival[places], given[places] = self._tracker.beliefs(requests, name, sign)
-        return survival, given
 
     def observe(self, record: StepRecord) -> None:
         """Learn from one finished round; see `KappaPolicy.observe`.
@@ -337,25 +331,25 @@ class GoodputController:
         beliefs: Mapping[str, Beliefs],
         context: float,
     ) -> list[list[str]]:
-        """Return the assignments of drafters to try: each alone, and the best of each row.
+        """Return who drafts for each row, as it is priced: each alone, and the best of each row.
 
         A row whose drafters do not include the one that is tried alone, or whose drafter
         told that nothing would come, drafts nothing.
         """
-        alone = [[name if _sign(row, name) else "" for row in rows] for name in names]
+        alone = [tried for name in names for tried in self._as.assignments(rows, name)]
         if len(names) < 2:
             return alone
         # In tokens: what a full draft yields, less its first depth at the plain pace.
         pace = len(rows) / float(self._slots.passes(len(rows), context)[0])
         worth = {
-            name: beliefs[name][0].sum(axis=1) * beliefs[name][1]
-            - self._slots.price(name, len(rows), 0.0)[0].mean() * pace
-            for name in names
+            key: survival.sum(axis=1) * given
+            - self._slots.price(key, len(rows), 0.0)[0].mean() * pace
+            for key, (survival, given) in beliefs.items()
         }
         mixed = [
             max(
-                (name for name in row.proposers if _sign(row, name)),
-                key=lambda name: worth[name][place],
+                (key for name in row.proposers if (key := self._as.key(row, name))),
+                key=lambda key: worth[key][place],
                 default="",
             )
             for place, row in enumerate(rows)
@@ -374,18 +368,17 @@ class GoodputController:
         self._silent_rounds += 1
         if self._silent_rounds < self._pause:
             return nothing, [""] * len(rows)
-        assignment = [
-            next((name for name in row.proposers if _sign(row, name)), "") for row in rows
-        ]
+        assignment = [self._as.first(row) for row in rows]
         certain = {
-            name: (np.ones((len(rows), max(self.config.max_kappa, 1))), np.ones(len(rows)))
-            for name in assignment
-            if name
+            key: (np.ones((len(rows), max(self.config.max_kappa, 1))), np.ones(len(rows)))
+            for key in assignment
+            if key
         }
         self._silent_rounds = 0
         self._pause = min(max(2 * self._pause, self.config.probe_after), self.config.probe_most)
         self._is_try = True
-        hoped = self._slots.admit(assignment, limits, certain, context)
+        most = self._as.limits(rows, assignment, limits)
+        hoped = self._slots.admit(assignment, most, certain, context)
         if hoped.gain <= 1.0 + self.config.min_gain:
             return nothing, assignment
         tried = [min(kappa, 1) for kappa in hoped.kappas]
@@ -394,26 +387,3 @@ class GoodputController:
             return nothing, assignment
         self._drafting_s = drafting
         return tried, assignment
-
-
-def _may_draft(row: RowState) -> bool:
-    """Whether a row may draft, and some drafter would."""
-    if not row.max_kappa or not row.proposers:
-        return False
-    return not row.signs or any(row.signs)
-
-
-def _sign(row: RowState, name: str) -> int:
-    """Return the sign that a drafter gave a row; 0 too where it may not draft for it."""
-    if name not in row.proposers:
-        return 0
-    return row.signs[row.proposers.index(name)] if row.signs else UNTOLD
-
-
-def _cut(choice: RowChoice, row: RowState) -> RowChoice:
-    """Return a choice within what a row may do now."""
-    if choice.kappa <= row.max_kappa and (choice.proposer in row.proposers or not choice.kappa):
-        return choice
-    if not row.max_kappa or choice.proposer not in row.proposers:
-        return _NOTHING
-    return RowChoice(row.max_kappa, choice.proposer)

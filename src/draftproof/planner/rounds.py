@@ -14,6 +14,8 @@ from draftproof.planner.cost import AffineCost, Floats, StepCost, step_seconds
 
 __all__ = [
     "AutoregressiveDraft",
+    "CopyCost",
+    "CopyThenModel",
     "DraftCost",
     "ParallelDraft",
     "RoundCost",
@@ -136,6 +138,49 @@ def _linear(axis: tuple[int, ...], values: Floats, at: Floats) -> Floats:
         slope = (values[-1] - values[-2]) / (grid[-1] - grid[-2])
         found = found + np.maximum(at - grid[-1], 0.0) * max(slope, 0.0)
     return np.asarray(found, dtype=np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class CopyThenModel:
+    """A copy that a model may go on behind.
+
+    Parameters
+    ----------
+    copy : DraftCost
+        Copying.
+    model : DraftCost
+        The model.
+    depths : int
+        Most passes of the model in such a round; all are priced, though behind a long copy
+        there are none.
+    """
+
+    copy: DraftCost
+    model: DraftCost
+    depths: int
+
+    def depth_seconds(self, depth: int, rows: Floats, context: float) -> Floats:
+        """Return the seconds of one depth; see `DraftCost.depth_seconds`."""
+        seconds = self.copy.depth_seconds(depth, rows, context)
+        if depth > self.depths:
+            return seconds
+        return seconds + self.model.depth_seconds(depth, rows, context)
+
+
+@dataclass(frozen=True, slots=True)
+class CopyCost:
+    """What is known of a drafter that copies where it can and elsewhere drafts with a model.
+
+    Parameters
+    ----------
+    cost : DraftCost
+        Drafts of which it told beforehand that it would copy.
+    model_tokens : int
+        Most drafts of a round where it does not copy.
+    """
+
+    cost: DraftCost
+    model_tokens: int
 
 
 @dataclass(frozen=True, slots=True)

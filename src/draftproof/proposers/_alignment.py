@@ -103,6 +103,12 @@ class Alignment:
         """Whether enough tokens agree, or nothing has diverged yet."""
         return self.place is not None and self._since == 0
 
+    @property
+    def trust(self) -> float:
+        """How often the output followed the prediction lately, in (0, 1)."""
+        hits, misses = self._hits + _FLOOR, self._misses + _FLOOR
+        return hits / (hits + misses)
+
     def worthwhile(self, least: float) -> int:
         """Return how many tokens may be drafted until the next is hardly accepted.
 
@@ -117,8 +123,7 @@ class Alignment:
         int
             0 where not even one is worth it.
         """
-        hits, misses = self._hits + _FLOOR, self._misses + _FLOOR
-        return int(math.log(least) / math.log(hits / (hits + misses)))
+        return int(math.log(least) / math.log(self.trust))
 
     def append(self, token: int) -> None:
         """Move on by one token of the output."""

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from draftproof.core.law import Law, OneHotLaw
-from draftproof.core.protocols import ProposalRequest
+from draftproof.core.protocols import Foreteller, ProposalRequest
 from draftproof.core.types import Draft
 from draftproof.errors import ConfigError
 
@@ -199,6 +199,31 @@ class HybridProposer:
             _append(mixed[row], draft)
         return [item.finish(self._name) for item in mixed]
 
+    def foretell(self, request_id: str, token_ids: Sequence[int]) -> int:
+        """Tell how well the committed tokens back a copy.
+
+        Parameters
+        ----------
+        request_id : str
+            The request.
+        token_ids : sequence of int
+            Its committed tokens.
+
+        Returns
+        -------
+        int
+            The sign, from 1 to 3, of the first draftless part that would copy. -1 where none
+            would: the model drafts there, and what it drafts is not foretold. Never 0. A part
+            that cannot tell yet is passed over, one that never tells ends the search.
+        """
+        for part in self._draftless:
+            if not isinstance(part, Foreteller):
+                return -1
+            sign = part.foretell(request_id, token_ids)
+            if sign > 0:
+                return sign
+        return -1
+
     def release(self, request_id: str) -> None:
         """Forget a request.
 
@@ -232,9 +257,10 @@ class HybridHeadProposer(HybridProposer):
         Drafts behind them, from what it is told here.
     max_model_tokens : int, default 3
         Most tokens that the head adds per round.
-    enough : int, default 4
-        From this many draftless tokens on the head is not asked. Each of them costs it a pass
-        as well.
+    enough : int, default 1
+        From this many draftless tokens on the head is not asked. Behind a copy it would pay a
+        pass for each copied token as well, for drafts that count only where the whole copy is
+        kept; so unless told otherwise it drafts only where nothing is copied.
     name : str, default "hybrid"
         Name used in records.
 
@@ -250,7 +276,7 @@ class HybridHeadProposer(HybridProposer):
         head: ReadingProposer,
         *,
         max_model_tokens: int = 3,
-        enough: int = 4,
+        enough: int = 1,
         name: str = "hybrid",
     ) -> None:
         super().__init__(

@@ -15,6 +15,9 @@ __all__ = ["PredictionProposer", "PredictionUsage", "prediction_usage"]
 #: Drafts where the output has just left the prediction and nothing agrees yet, and how
 #: many more each agreeing token buys until the place is settled.
 _UNSETTLED = 2
+#: Share of the output's last tokens that followed the prediction, from which on the next is
+#: told to be backed firmly.
+_FIRM = 0.7
 
 
 @dataclass(slots=True)
@@ -26,6 +29,13 @@ class _Followed:
     alignment: Alignment
     num_prompt_tokens: int
     source: Sequence[int] = ()
+
+    def read(self, token_ids: Sequence[int]) -> Alignment:
+        """Return where the output stands, with all of these tokens read."""
+        self.source = token_ids
+        for token in token_ids[self.num_prompt_tokens + len(self.alignment.output) :]:
+            self.alignment.append(token)
+        return self.alignment
 
 
 class PredictionProposer:
@@ -74,6 +84,8 @@ class PredictionProposer:
         self._min_context = min_context
         self._min_score = min_score
         self._followed: dict[str, _Followed] = {}
+        #: Requests that were asked for drafts and have no prediction.
+        self._without: set[str] = set()
 
     @property
     def name(self) -> str:
@@ -100,6 +112,36 @@ class PredictionProposer:
         """
         return [self._propose_one(request) for request in requests]
 
+    def foretell(self, request_id: str, token_ids: Sequence[int]) -> int:
+        """Tell how firmly the output follows the prediction.
+
+        Parameters
+        ----------
+        request_id : str
+            The request.
+        token_ids : sequence of int
+            Its committed tokens.
+
+        Returns
+        -------
+        int
+            -1 before the request's first draft, which brings the prediction. 0 where
+            nothing would be drafted; 1 where the output has just left the prediction; 3
+            where the place is settled and seven of ten tokens followed lately; else 2.
+        """
+        if request_id in self._without:
+            return 0
+        followed = self._followed.get(request_id)
+        if followed is None or not _extends(followed, token_ids):
+            return -1
+        alignment = followed.read(token_ids)
+        place = alignment.place
+        if place is None or place >= len(followed.prediction) or not self._most(alignment):
+            return 0
+        if not alignment.is_settled:
+            return 2 if alignment.run else 1
+        return 3 if alignment.trust >= _FIRM else 2
+
     def release(self, request_id: str) -> None:
         """Forget a request and its prediction.
 
@@ -109,23 +151,28 @@ class PredictionProposer:
             Name of the request; unknown names are ignored.
         """
         self._followed.pop(request_id, None)
+        self._without.discard(request_id)
 
     def _propose_one(self, request: ProposalRequest) -> Draft:
         if not request.prediction:
-            self.release(request.request_id)
+            self._followed.pop(request.request_id, None)
+            self._without.add(request.request_id)
             return Draft(proposer=self.name, note="the request has no prediction")
         alignment = self._follow(request)
         place = alignment.place
         if place is None:
             return Draft(proposer=self.name, note="the output has left the prediction")
-        kappa = min(request.kappa, alignment.worthwhile(self._min_score))
+        kappa = min(request.kappa, self._most(alignment))
         if kappa == 0:
             return Draft(proposer=self.name, note="the output hardly follows the prediction")
-        if not alignment.is_settled:
-            kappa = min(kappa, _UNSETTLED * (1 + alignment.run))
         tokens = tuple(request.prediction[place : place + kappa])
         note = "" if tokens else "the prediction is used up"
         return Draft(tokens, proposer=self.name, note=note)
+
+    def _most(self, alignment: Alignment) -> int:
+        """Return how many tokens a place that is known is trusted with."""
+        most = alignment.worthwhile(self._min_score)
+        return most if alignment.is_settled else min(most, _UNSETTLED * (1 + alignment.run))
 
     def _follow(self, request: ProposalRequest) -> Alignment:
         """Return where the request stands, with all of its output read."""
@@ -136,11 +183,8 @@ class PredictionProposer:
             start = _prompt_length(request)
             followed = _Followed(request.prediction, prediction, alignment, start)
             self._followed[request.request_id] = followed
-        followed.source = request.token_ids
-        alignment = followed.alignment
-        for token in request.token_ids[followed.num_prompt_tokens + len(alignment.output) :]:
-            alignment.append(token)
-        return alignment
+            self._without.discard(request.request_id)
+        return followed.read(request.token_ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,14 +242,20 @@ def _continues(followed: _Followed, request: ProposalRequest) -> bool:
     The same list object is trusted to have grown at its end, up to a look at the tokens
     that were read last; another object is compared in full.
     """
-    tokens, output = request.token_ids, followed.alignment.output
-    start = followed.num_prompt_tokens
-    end = start + len(output)
-    if start != _prompt_length(request) or end > len(tokens):
+    if followed.num_prompt_tokens != _prompt_length(request):
         return False
     if request.prediction is not followed.given:
         if tuple(request.prediction) != followed.prediction.token_ids:
             return False
         followed.given = request.prediction
+    return _extends(followed, request.token_ids)
+
+
+def _extends(followed: _Followed, tokens: Sequence[int]) -> bool:
+    """Say whether the tokens only add to the output that was read."""
+    start, output = followed.num_prompt_tokens, followed.alignment.output
+    end = start + len(output)
+    if end > len(tokens):
+        return False
     begin = start if tokens is not followed.source else max(start, end - DEPTH)
     return list(tokens[begin:end]) == output[begin - start :]

@@ -25,6 +25,8 @@ Floats = NDArray[np.float32]
 _HIDDEN: Final = np.float32(-1e9)
 #: Cached positions of a pass are padded to a multiple of this, so that shapes recur.
 _STRIDE: Final = 32
+#: Tokens that are read at the start of a round, too.
+_READ: Final = 4
 
 
 class HeadSize(Protocol):
@@ -316,7 +318,7 @@ class DraftHeadProposer:
     ) -> tuple[Floats, Floats, Floats, Floats]:
         """Read the new tokens of all rows; shorter ones are padded in front."""
         shape = self._runner.shape
-        width = max(len(row.inputs) for row in rows)
+        width = -(-max(len(row.inputs) for row in rows) // _READ) * _READ
         features = np.zeros((len(rows), width, shape.hidden_size), dtype=np.float32)
         token_ids = np.zeros((len(rows), width), dtype=np.int64)
         positions = np.zeros_like(token_ids)

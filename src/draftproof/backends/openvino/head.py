@@ -60,8 +60,12 @@ class OpenVINOHead:
         }
         if threads is not None:
             options["INFERENCE_NUM_THREADS"] = str(threads)
-        graph = _Graph(head, precision).model(embedding, output[head.draft_ids])
-        self._request = ov.Core().compile_model(graph, "CPU", options).create_infer_request()
+        graph, core = _Graph(head, precision).model(embedding, output[head.draft_ids]), ov.Core()
+        # A change of shape costs a graph about a quarter of a pass, and a round has two: many
+        # tokens are read at its start, then one at a time.
+        self._one, self._many = (
+            core.compile_model(graph, "CPU", options).create_infer_request() for _ in range(2)
+        )
         self.shape = head.shape
         self.draft_ids = head.draft_ids.astype(np.intp)
 
@@ -85,13 +89,14 @@ class OpenVINOHead:
         given = (features, token_ids, positions, keys, values, np.tile(mask, (1, groups, 1)))
         # The runtime reads these arrays themselves: they live until it has run.
         held = [np.ascontiguousarray(array) for array in given]
+        request = self._one if token_ids.shape[1] == 1 else self._many
         try:
             for name, array in zip(_INPUTS, held, strict=True):
-                self._request.set_tensor(name, ov.Tensor(array, shared_memory=True))
-            self._request.infer()
+                request.set_tensor(name, ov.Tensor(array, shared_memory=True))
+            request.infer()
         except RuntimeError as error:
             raise BackendError(f"the draft head failed: {last_line(error)}") from error
-        found = [self._request.get_output_tensor(index).data.copy() for index in range(4)]
+        found = [request.get_output_tensor(index).data.copy() for index in range(4)]
         return found[0], found[1], found[2], found[3]
 
 

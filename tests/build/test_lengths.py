@@ -24,7 +24,7 @@ from draftproof.planner.calibrate import MachineRates
 from draftproof.planner.calibrate_rounds import Overheads
 from draftproof.planner.controller import GoodputController
 from draftproof.planner.fit import Cell
-from draftproof.planner.profile import Profile, write_profile
+from draftproof.planner.profile import Profile, read_profile, write_profile
 from draftproof.planner.rounds import TableDraft
 
 TARGET = ModelInfo("small", "openvino", 100, 1000, precision="int8")
@@ -261,6 +261,37 @@ def test_built_in_costs_are_the_measured_ones():
             for n in BUILT_IN_TOKENS
         ]
         assert BUILT_IN_MS[result["precision"]] == pytest.approx(fastest, abs=0.006)
+
+
+def test_the_built_in_change_of_shape_is_no_more_than_the_measured_one():
+    path = MEASURED.with_name("shape_change.json")
+    medians = {
+        name: each["median"]
+        for name, each in json.loads(path.read_text(encoding="utf-8"))["ms_per_pass"].items()
+    }
+    measured = [
+        medians[f"1 and {n} in turns, one graph"]
+        - (medians["1 alone, one graph"] + medians[f"{n} alone, one graph"]) / 2
+        for n in (4, 5)
+    ]
+    held = built_in_cost("int8").change_s * 1e3
+    assert 0.8 * min(measured) <= held <= min(measured)
+
+
+def test_a_profile_says_what_a_change_of_shape_costs(tmp_path):
+    path = tmp_path / "p.json"
+    profile_at(path)
+    document = json.loads(path.read_text())
+    lengths = []
+    for change_s in (0.0, 0.5):
+        document["overheads"]["change_s"] = change_s
+        path.write_text(json.dumps(document))
+        assert read_profile(path).round_cost("ngram").change_s == change_s
+        lengths.append(converge(policy_of({**AUTO, "profile": str(path)})[0], 1, rounds=9)[0])
+    assert lengths[0] > lengths[1] == 0
+    del document["overheads"]["change_s"]  # as profiles of before
+    path.write_text(json.dumps(document))
+    assert read_profile(path).round_cost("ngram").change_s == 0.0
 
 
 @pytest.mark.parametrize("precision", [*BUILT_IN_MS, "unheard of"])

@@ -129,7 +129,7 @@ def shipped(core=None):
 def copying(core=None):
     """The same, for a drafter that tells where it copies, which costs less there."""
     limits = shipped().config
-    cost = RoundCost(AffineCost(1.0, 0.5), ParallelDraft(0.2))
+    cost = RoundCost(AffineCost(1.0, 0.5), ParallelDraft(0.2), change_s=0.1)
     copies = {"hybrid": CopyCost(ParallelDraft(0.01), 2)}
     return GoodputController(cost, config=limits, copies=copies)
 

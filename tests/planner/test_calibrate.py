@@ -18,7 +18,12 @@ from draftproof.cli import CliContext, app
 from draftproof.core.types import Draft
 from draftproof.engine import EngineCore
 from draftproof.errors import ConfigError
-from draftproof.planner.calibrate import CalibrationGrid, machine_rates, measure_passes
+from draftproof.planner.calibrate import (
+    CalibrationGrid,
+    machine_rates,
+    measure_change,
+    measure_passes,
+)
 from draftproof.planner.calibrate_rounds import (
     RoundSample,
     draft_table,
@@ -107,6 +112,30 @@ def test_passes_of_a_backend():
     assert any("measured 8 shapes" in line for line in lines)
     # Everything was closed: a new sequence finds an empty cache.
     assert target.length(target.open()) == 0
+
+
+class Ticking:
+    """A backend by whose passes a clock goes on: more where the shape is another."""
+
+    def __init__(self, change):
+        self.inner, self.change, self.now, self.last = backend(), change, 0.0, None
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+    def forward(self, batch):
+        self.now += 1.0 + 0.1 * len(batch) + self.change * (len(batch) != self.last)
+        self.last = len(batch)
+        return self.inner.forward(batch)
+
+
+@pytest.mark.parametrize("change", [0.0, 0.7])
+def test_a_change_of_shape_is_what_the_first_of_two_equal_passes_takes_longer(change):
+    target = Ticking(change)
+    found = measure_change(target, clock=lambda: target.now)
+    assert found == pytest.approx(change)
+    assert target.length(target.open()) == 0
+    assert measure_change(backend(context_length=4)) == 0.0
 
 
 def test_the_curve_is_that_of_one_row_and_of_one_token_per_row():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -62,7 +63,12 @@ def calibrate(
     quiet: o.Quiet = False,
 ) -> None:
     """Measure what passes, drafts and steps cost here, and keep it as a profile."""
-    from draftproof.planner.calibrate import CalibrationGrid, machine_rates, measure_passes
+    from draftproof.planner.calibrate import (
+        CalibrationGrid,
+        machine_rates,
+        measure_change,
+        measure_passes,
+    )
     from draftproof.planner.calibrate_rounds import draft_table, fit_overheads
     from draftproof.planner.machine import describe_machine, profile_path
     from draftproof.planner.profile import Profile, write_profile
@@ -98,6 +104,7 @@ def calibrate(
     try:
         tokenizer, target = engine.tokenizer, engine.core.target
         info = target.info
+        change_s = measure_change(target) if info.rewindable else 0.0
         cells = measure_passes(target, grid, vocab_size=tokenizer.vocab_size, progress=notes.say)
         samples = {"ngram": _rounds(engine, "ngram", grid.batches, notes)}
     finally:
@@ -109,7 +116,7 @@ def calibrate(
         finally:
             engine.close()
     # Of n-grams alone: what a round with a model takes beyond it is the price of its drafts.
-    beside = fit_overheads(samples["ngram"])
+    beside = replace(fit_overheads(samples["ngram"]), change_s=change_s)
     profile = Profile(
         model=info.name,
         runtime=info.runtime,
@@ -256,7 +263,8 @@ def _show(context: CliContext, profile: Profile) -> None:
     over = profile.overheads
     console.print(
         f"beside the pass: {over.step_s * 1e3:.2f} ms per step, {over.token_s * 1e6:.0f} µs per "
-        f"token, {over.speculative_s * 1e3:.2f} ms more when drafting"
+        f"token, {over.speculative_s * 1e3:.2f} ms more when drafting; a pass behind one of "
+        f"another shape {over.change_s * 1e3:.2f} ms more"
     )
     rates = profile.rates
     console.print(

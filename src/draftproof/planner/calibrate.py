@@ -14,7 +14,13 @@ from draftproof.core.types import FlatBatch, Row
 from draftproof.errors import CapacityError, ConfigError
 from draftproof.planner.fit import Cell
 
-__all__ = ["CalibrationGrid", "MachineRates", "machine_rates", "measure_passes"]
+__all__ = [
+    "CalibrationGrid",
+    "MachineRates",
+    "machine_rates",
+    "measure_change",
+    "measure_passes",
+]
 
 #: Tokens of one row in one pass while texts are read in.
 PREFILL = 96
@@ -66,6 +72,7 @@ class _Bench:
     vocab_size: int
     rng: np.random.Generator
     sequences: dict[int, list[int]] = field(default_factory=dict)
+    clock: Callable[[], float] = perf_counter
 
     def prepare(self, context: int, count: int) -> int:
         """Read in up to ``count`` texts; return how many there was room for."""
@@ -98,17 +105,21 @@ class _Bench:
         The pass runs once before. A runtime may need longer for a pass of another shape than
         the one before, which is so for every pass here and for few of a generation.
         """
+        return self.times(batch, width, context)[1]
+
+    def times(self, batch: int, width: int, context: int) -> tuple[float, float]:
+        """Time the pass before too."""
         chosen = self.sequences[context][:batch]
         rows = [Row(sequence, self._tokens(width), context, width) for sequence in chosen]
         flat = FlatBatch.from_rows(rows)
-        elapsed = 0.0
+        elapsed = []
         for _ in range(2):
-            begin = perf_counter()
+            begin = self.clock()
             self.backend.forward(flat)
-            elapsed = perf_counter() - begin
+            elapsed.append(self.clock() - begin)
             for sequence in chosen:
                 self.backend.truncate(sequence, context)
-        return elapsed
+        return elapsed[0], elapsed[1]
 
     def close(self) -> None:
         """Close all sequences."""
@@ -192,6 +203,54 @@ def _rounds(
         rounds += 1
     say(f"measured {len(shapes)} shapes {rounds - 1} times in {perf_counter() - begin:.0f} s")
     return [Cell(*shape, tuple(values)) for shape, values in times.items()]
+
+
+def measure_change(
+    backend: ModelBackend,
+    *,
+    widths: tuple[int, int] = (1, 4),
+    repeats: int = 8,
+    seed: int = 0,
+    clock: Callable[[], float] = perf_counter,
+) -> float:
+    """Measure how much longer a pass takes behind one of another shape.
+
+    Asked of a model that was just loaded: a runtime may get ready for changes after many, and
+    most texts end before.
+
+    Parameters
+    ----------
+    backend : ModelBackend
+        The model; it must be able to rewind.
+    widths : tuple of int
+        Tokens of two passes of one row, in turns; each pass runs twice.
+    repeats : int, default 8
+        Turns of both that count, after one that warms up.
+    seed : int, default 0
+        Seed of the tokens.
+    clock : callable
+        Returns seconds.
+
+    Returns
+    -------
+    float
+        Seconds, the median of both widths; 0 where none is seen or there is no room.
+    """
+    rng = np.random.default_rng(seed)
+    bench = _Bench(backend, backend.info.vocab_size, rng, clock=clock)
+    context = min(32, backend.info.context_length - max(widths))
+    try:
+        if context < 1 or not bench.prepare(context, 1):
+            return 0.0
+        seen: list[float] = []
+        for turn in range(repeats + 1):
+            for width in widths:
+                changed, same = bench.times(1, width, context)
+                if turn:
+                    seen.append(changed - same)
+        return max(float(np.median(seen)), 0.0)
+    finally:
+        bench.close()
 
 
 @dataclass(frozen=True, slots=True)

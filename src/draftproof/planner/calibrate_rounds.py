@@ -47,11 +47,14 @@ class Overheads:
     ----------
     step_s, token_s, speculative_s : float
         Seconds per step, per token of the pass, and per step that drafts.
+    change_s : float
+        Seconds that a pass takes longer behind one of another shape.
     """
 
     step_s: float
     token_s: float
     speculative_s: float
+    change_s: float = 0.0
 
 
 def measure_rounds(

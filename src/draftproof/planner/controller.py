@@ -146,11 +146,15 @@ class GoodputController:
         last, gain = self._round, 0.0
         if not last.batch:
             return
-        if last.asked:
+        change_s = 0.0
+        if self._slots.change_s and bool(self._slots.last) != bool(last.drafted):
+            change_s = self._slots.change_s
+            self._forget_decisions()  # drafts behind a plain pass cost more than behind drafts
+        if last.asked or change_s:
             passes = self._slots.passes(last.batch, last.context)
-            plain = float(passes[0])
-            spent = float(passes[min(last.drafted, len(passes) - 1)]) + last.drafting_s
-            gain = 1.0 + last.accepted / last.batch - spent / plain
+            spent = float(passes[min(last.drafted, len(passes) - 1)]) + last.drafting_s + change_s
+            gain = 1.0 + last.accepted / last.batch - spent / float(passes[0])
+        self._slots.last = last.drafted
         self._account.settle(gain)
         if self._is_try and last.accepted and 2 * last.accepted >= last.drafted:
             self._pause = _HOPEFUL_PAUSE  # not in vain: soon enough is known to draft on
@@ -159,7 +163,8 @@ class GoodputController:
 
     def _decide_unless_barren(self, rows: Sequence[RowState]) -> list[RowChoice]:
         """Decide, or draft nothing where that was decided and nothing was learnt since."""
-        key = tuple((row.request_id, row.signs, row.max_kappa > 0) for row in rows)
+        changes = self._slots.changes(1) > 0.0
+        key = (changes, *((row.request_id, row.signs, row.max_kappa > 0) for row in rows))
         if self._is_barren(key):
             self._silent_rounds += 1
             return [_NOTHING] * len(rows)
@@ -191,9 +196,7 @@ class GoodputController:
             or abs(len(rows) - count) * 8 > count
         )
         if is_over:
-            held.clear()
-            self._typical.clear()
-            self._held_rounds = 0
+            self._forget_decisions()
             return None
         choices, strangers = [], 0
         for row in rows:
@@ -212,6 +215,11 @@ class GoodputController:
         self._held_rounds += 1
         self._silent_rounds += not any(choice.kappa for choice in choices)
         return choices
+
+    def _forget_decisions(self) -> None:
+        self._held.clear()
+        self._typical.clear()
+        self._held_rounds = 0
 
     def _decide(self, rows: Sequence[RowState]) -> list[RowChoice]:
         """Price the slots of all rows with what was learnt so far."""
@@ -296,11 +304,10 @@ class GoodputController:
     def reset(self) -> None:
         """Start a new call: forget, unless memory was asked to outlive calls."""
         self._round, self._is_try = _Round(), False
-        self._held.clear()
-        self._typical.clear()
+        self._forget_decisions()
         self._barren.clear()
         self._held_rows = set()
-        self._held_rounds = self._decisions = 0
+        self._decisions = self._slots.last = 0
         self._silent_rounds, self._pause = 0, _FIRST_PAUSE
         if self.config.forget_after_call:
             self._account.reset()

@@ -91,6 +91,7 @@ class Profile:
             overhead_s=self.overheads.step_s,
             overhead_per_token_s=self.overheads.token_s,
             speculative_s=self.overheads.speculative_s,
+            change_s=self.overheads.change_s,
         )
 
     def document(self) -> dict[str, Any]:

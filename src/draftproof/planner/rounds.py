@@ -199,6 +199,9 @@ class RoundCost:
         Seconds per scored token outside the pass: laws and the rule.
     speculative_s : float
         Seconds that only speculative rounds add.
+    change_s : float
+        Seconds that a pass takes longer which has another shape than the one before. Policies
+        count it; the seconds of passes and rounds here are of equal shapes.
     """
 
     target: StepCost
@@ -206,10 +209,11 @@ class RoundCost:
     overhead_s: float = 0.0
     overhead_per_token_s: float = 0.0
     speculative_s: float = 0.0
+    change_s: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse negative overheads."""
-        for name in ("overhead_s", "overhead_per_token_s", "speculative_s"):
+        for name in ("overhead_s", "overhead_per_token_s", "speculative_s", "change_s"):
             if not getattr(self, name) >= 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}; expected 0 or more")
 

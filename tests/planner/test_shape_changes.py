@@ -14,6 +14,7 @@ from draftproof.planner.controller import ControllerConfig, GoodputController
 from draftproof.planner.cost import AffineCost
 from draftproof.planner.rounds import AutoregressiveDraft, ParallelDraft, RoundCost
 from draftproof.planner.slots import BAD_LUCK, CHANGE_SHARE, SlotPricer, Spare
+from draftproof.planner.tracker import TrackerConfig
 
 #: A pass of n tokens costs 0.8 + 0.2 n plain steps, half a step more behind another shape.
 FREE = RoundCost(AffineCost(0.8, 0.2), ParallelDraft(0.01))
@@ -119,7 +120,8 @@ def test_rows_are_priced_from_the_definition(batch, last):
         sure = sum((row[:k] >= 1 - BAD_LUCK).sum() for row, k in zip(survival, kappas, strict=True))
         assert found.gain == pytest.approx((batch + kept) / batch * plain / whole)
         assert found.loss == pytest.approx(whole / plain - 1.0)
-        assert found.risk == pytest.approx((whole - change) / plain - 1.0 - sure / batch)
+        shared = change if sure else 0.0
+        assert found.risk == pytest.approx((whole - shared) / plain - 1.0 - sure / batch)
         assert found.loss <= spare.worst
         assert found.risk <= spare.doubt
     ones = (np.full((batch, 5), 0.99), np.ones(batch))
@@ -133,3 +135,16 @@ def test_rows_are_priced_from_the_definition(batch, last):
 def test_a_change_that_saves_time_is_refused():
     with pytest.raises(ConfigError, match="change_s is -1"):
         replace(COST, change_s=-1.0)
+
+
+def test_a_short_text_pays_for_a_change_where_a_draft_is_likely_kept_and_not_for_a_hope():
+    hopeful = TrackerConfig(prior_rate=0.7, prior_strength=50.0)
+    short = {"kv_tokens": 100, "max_kappa": 12, "proposers": ("d",), "remaining": 24}
+    hope, firm = (RowState("0", signs=signs, **short) for signs in ((), (3,)))
+    chosen = [
+        [controller_of(cost, tracker=hopeful).choose([row])[0].kappa for row in (hope, firm)]
+        for cost in (FREE, COST)
+    ]
+    assert min(chosen[0]) > 0
+    assert chosen[1][0] == 0, "a hundredth of the text does not cover draft and change"
+    assert chosen[1][1] > 1

@@ -67,8 +67,8 @@ class Spare:
     doubt : float
         If every row keeps what it is believed to keep less of one time in `BAD_LUCK`: the drafts
         whose chance to be kept is ``1 - BAD_LUCK``. Rows are taken to fare alike, since one
-        drafter serves them, often on texts of one kind. A change of shape is left out, since
-        the drafts of the rounds to come share it.
+        drafter serves them, often on texts of one kind. A change of shape is left out where
+        the first draft is so likely kept: the drafts of the rounds to come share it.
     """
 
     worst: float = float("inf")
@@ -172,7 +172,7 @@ class SlotPricer:
         # The drafts that may be lost all come.
         loss = (certain + drafting) / passes[0] - 1.0
         kept = _running(0.0, np.where(worth[order] >= 1.0 - BAD_LUCK, 1.0, 0.0))
-        risk = loss - kept / batch - change / passes[0]
+        risk = loss - kept / batch - np.where(kept > 0.0, change / passes[0], 0.0)
         pace[1:][(loss[1:] > spare.worst) | (risk[1:] > spare.doubt)] = 0.0
         best = int(pace.argmax())
         kappas = np.bincount(row_of[:best], minlength=batch).tolist()
@@ -250,7 +250,7 @@ class SlotPricer:
             kept, sure = kept + worth, sure + (worth >= 1.0 - BAD_LUCK)
             seconds = given * whole + (1.0 - given) * plain + drafting[kappa]
             gain = (1.0 + kept) * plain / seconds
-            risk = loss - sure - change / plain
+            risk = loss - sure - (change / plain if sure else 0.0)
             if gain > best.gain and risk <= spare.doubt:
                 best = Admitted([kappa], gain, drafting[kappa], loss, risk)
         return best

@@ -1,14 +1,13 @@
-"""The ``draftproof`` command: its verbs, its exit codes and what it does on errors."""
+"""The ``draftproof`` command and its verbs."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
 from io import TextIOWrapper
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from typer.core import TyperGroup
 
 from draftproof.cli import (
     audit,
@@ -24,66 +23,12 @@ from draftproof.cli import (
     watch,
 )
 from draftproof.cli.context import CliContext
-from draftproof.errors import DraftproofError
+from draftproof.cli.groups import Verbs
 
 __all__ = ["app", "main"]
 
-INTERRUPTED = 130
-USAGE = 2
-
-#: The parser's error for words it cannot read. Typer exports its subclasses only.
-_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
-
-
-class _Verbs(TyperGroup):
-    """A group whose verbs end with one line and an exit code, never a traceback."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the words before the verb."""
-        try:
-            return super().parse_args(ctx, args)
-        except _UsageError as error:
-            raise _refused_words(error) from error
-
-    def invoke(self, ctx: Any) -> Any:
-        """Run the verb; turn the package's errors and Ctrl-C into exit codes."""
-        try:
-            return super().invoke(ctx)
-        except _UsageError as error:
-            raise _refused_words(error) from error
-        except DraftproofError as error:
-            _complain(f"error: {error}")
-            raise typer.Exit(error.exit_code) from error
-        except BrokenPipeError:
-            raise  # the reader has gone: the group ends quietly by itself
-        except OSError as error:
-            # A full disk or a lost folder is the outside's affair, not a defect.
-            _complain(f"error: {error}")
-            raise typer.Exit(1) from error
-        except MemoryError as error:
-            _complain(f"error: not enough memory: {error}")
-            raise typer.Exit(1) from error
-        except KeyboardInterrupt as error:
-            _complain("interrupted")
-            raise typer.Exit(INTERRUPTED) from error
-
-
-def _refused_words(error: Any) -> Exception:
-    """Say in one line what the parser did not understand; help without words stays help."""
-    if type(error).__name__ == "NoArgsIsHelpError":
-        return error  # type: ignore[no-any-return]
-    where = f" (see '{error.ctx.command_path} --help')" if error.ctx is not None else ""
-    _complain(f"error: {error.format_message().rstrip('.')}{where}")
-    return typer.Exit(USAGE)
-
-
-def _complain(message: str) -> None:
-    line = " ".join(part.strip() for part in message.splitlines())
-    print(line, file=sys.stderr, flush=True)
-
-
 app = typer.Typer(
-    cls=_Verbs,
+    cls=Verbs,
     name="draftproof",
     help="Speculative decoding of language models, fast and exact.",
     no_args_is_help=True,

@@ -19,6 +19,7 @@ from draftproof.cli import (
 from draftproof.cli.audit_finish import show_facts
 from draftproof.cli.audit_options import Json, Quiet
 from draftproof.cli.context import CliContext, Notes, write_data
+from draftproof.cli.groups import AuditVerbs
 from draftproof.cli.json_lines import json_line
 from draftproof.errors import ConfigError
 
@@ -27,8 +28,9 @@ __all__ = ["app", "show"]
 app = typer.Typer(
     help=(
         "Is a decoder exact, how sure is that, and if not, why. "
-        "Exit codes: 0 exact, 1 biased, 3 not enough evidence, 2 wrong usage."
+        "Exit codes: 0 exact, 1 biased, 2 the audit could not be made, 3 not enough evidence."
     ),
+    cls=AuditVerbs,
     invoke_without_command=True,
 )
 app.command("engine")(audit_engine.engine)

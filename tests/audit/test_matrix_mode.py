@@ -10,13 +10,13 @@ import pytest
 
 from draftproof.audit import Plan
 from draftproof.audit.kinds import check, kind_of
-from draftproof.audit.matrix import judge_matrix
+from draftproof.audit.matrix import Cell, MatrixEvidence, judge_matrix
 from draftproof.audit.matrix_run import PAIRS, Knob, groups_of, run_matrix
 from draftproof.audit.matrix_subjects import DrawnMatrix, best_next_tokens
 from draftproof.audit.subjects import Draws, padded
 from draftproof.backends.table import FunctionTable, TableBackend, seeded_probs
 from draftproof.errors import ConfigError
-from draftproof.evidence import enumerate_law
+from draftproof.evidence import JointLaw, enumerate_law
 
 #: A right subject is called biased with probability 0.001 over the whole matrix; a cell
 #: shows TV 0.15 with probability 0.99, and what is planted moves the law by more.
@@ -138,3 +138,32 @@ def test_too_few_draws_are_no_evidence(groups):
     assert judge_matrix(run(groups[:1], draws=40)).exit_code == 3
     with pytest.raises(ConfigError, match="no parameter"):
         run([])
+
+
+def certain(draws):
+    """A cell whose parameter leaves one token, with some draws of it."""
+    law = JointLaw.from_mapping({(1,): 1.0}, 1)
+    other = JointLaw.from_mapping({(1,): 0.5, (2,): 0.5}, 1)
+    counted = (((1,), draws),) if draws else ()
+    cell = Cell(("banned_token_ids",), "banned_token_ids (2,)", law, (other,), counted)
+    return judge_matrix(MatrixEvidence("x", PLAN, (cell,)))
+
+
+def test_a_certain_law_needs_draws_as_every_law_does():
+    nothing = certain(0)
+    assert nothing.exit_code == 3
+    assert nothing.cells[0].detail == "nothing was drawn"
+    # An outcome of mass 0.15 stays away from 10 draws with probability 0.2, not 0.01.
+    assert certain(10).exit_code == 3
+    verdict = certain(40)
+    assert verdict.exit_code == 0
+    assert verdict.cells[0].smallest == pytest.approx(1 - 0.01 ** (1 / 40))
+
+
+def test_counts_that_are_none_are_refused():
+    law = JointLaw.from_mapping({(1,): 1.0}, 1)
+    for times in (0, -3, 2.5, float("nan"), True):
+        with pytest.raises(ConfigError, match="times: expected 1 or more"):
+            Cell(("top_k",), "top_k 1", law, (law,), (((1,), times),))
+    with pytest.raises(ConfigError, match="drafts: expected 0 or more"):
+        Cell(("top_k",), "top_k 1", law, (law,), (((1,), 3),), drafted=-1)

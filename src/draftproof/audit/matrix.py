@@ -62,9 +62,14 @@ class Cell:
     drafted: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse laws that do not go with the parameters."""
+        """Refuse laws that do not go with the parameters, and counts that are none."""
         if not self.names or len(self.without) != len(self.names):
             raise ConfigError(f"{self.names} with {len(self.without)} laws: expected one each")
+        for outcome, times in self.draws:
+            if type(times) is not int or times < 1:
+                raise ConfigError(f"{outcome} drawn {times!r} times: expected 1 or more")
+        if self.drafted is not None and (type(self.drafted) is not int or self.drafted < 0):
+            raise ConfigError(f"{self.drafted!r} drafts: expected 0 or more, or None")
 
     @property
     def label(self) -> str:
@@ -284,6 +289,8 @@ def _judge_cell(
     if cell.refusal:
         return found("refused", cell.refusal, math.nan, math.nan)
     num = sum(times for _, times in cell.draws)
+    if not num:
+        return found("not enough evidence", "nothing was drawn", math.nan, math.inf)
     smallest = _smallest(cell.law, num, level, plan.power)
     p = _p_value(cell.law, cell.draws, level, calibrations)
     if p <= level:
@@ -334,9 +341,9 @@ def _p_value(
 def _smallest(law: JointLaw, num: int, level: float, power: float) -> float:
     """Return the half-mass shift that is seen, from its chi-squared distance."""
     if len(law) < 2:
-        return 0.0  # a certain law: any other outcome is an alarm
-    if not num:
-        return math.inf
+        # Any other outcome is an alarm, but it has to come: one of mass t is missed by
+        # all draws with probability (1 - t) ** num.
+        return 1.0 - (1.0 - power) ** (1.0 / num)
     far = noncentrality(len(law) - 1, level, power)
     return math.sqrt(_SLACK * far / (4 * num))
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import threading
+from contextlib import redirect_stdout
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
@@ -13,6 +15,8 @@ from typer.testing import CliRunner
 from draftproof.audit import SCHEMA, Evidence, Plan, PromptEvidence
 from draftproof.audit.subjects import TableRecipe
 from draftproof.cli import CliContext, app
+from draftproof.cli.audit_finish import Outputs, finish
+from draftproof.cli.context import Notes
 from draftproof.errors import BackendError, InvariantError, ModelFileError
 from draftproof.evidence import Counts
 
@@ -110,3 +114,34 @@ def certificate(tmp_path, damage):
 def test_a_damaged_law_is_not_biased(tmp_path):
     path = certificate(tmp_path, lambda prompt: prompt["probs"].__setitem__(0, 0.9))
     assert_not_made(run("show", path))
+
+
+@pytest.mark.parametrize("option", ["--output", "--html"])
+def test_paths_that_cannot_be_written_are_refused_before_a_draw(option, tmp_path):
+    def load(model, **options):
+        raise AssertionError("loaded")
+
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "none" / "x", tmp_path, tmp_path / "file" / "x"):
+        refused = run("engine", *SIZE, option, path, load=load)
+        assert_not_made(refused, option, str(path))
+    both = tmp_path / "both"
+    words = ("--output", both, "--html", both)
+    assert_not_made(run("engine", *SIZE, *words, load=load), "expected two files")
+
+
+def test_a_verdict_outlives_a_file_that_cannot_be_written(tmp_path):
+    class Full(type(tmp_path)):
+        def write_text(self, *_, **__):
+            raise OSError(28, "No space left on device", str(self))
+
+    counts = Counts(np.random.default_rng(1).multinomial(400, LAW.probs / LAW.probs.sum()))
+    plan = Plan(tv=0.5, calibration_samples=4000)
+    evidence = Evidence("test", plan, (PromptEvidence("p", LAW, counts),))
+    page = tmp_path / "c.html"
+    outputs = Outputs(False, page, Full(tmp_path / "c.json"), Notes(quiet=True))
+    shown = io.StringIO()
+    with redirect_stdout(shown), pytest.raises(OSError, match="No space left"):
+        finish(CliContext(), evidence, outputs)
+    assert shown.getvalue().startswith("verdict: ")
+    assert 'id="certificate">' in page.read_text()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ import typer
 
 from draftproof.cli.context import CliContext, Notes, write_data
 from draftproof.cli.json_lines import json_line
+from draftproof.errors import ConfigError
 from draftproof.machine import installed_version
 
 __all__ = ["Outputs", "finish", "show_facts", "versions"]
@@ -39,6 +41,26 @@ class Outputs:
     html: Path | None
     save: Path | None
     notes: Notes
+
+    def check(self) -> None:
+        """Refuse paths that cannot be written, before anything is drawn.
+
+        Raises
+        ------
+        ConfigError
+            If a file or its folder forbids it, or both results have one path.
+        """
+        for option, path in (("--output", self.save), ("--html", self.html)):
+            if path is None:
+                continue
+            if path.is_dir():
+                raise ConfigError(f"{option} {path}: a folder, expected a file")
+            if not path.parent.is_dir():
+                raise ConfigError(f"{option} {path}: expected the folder {path.parent} to exist")
+            if not os.access(path if path.exists() else path.parent, os.W_OK):
+                raise ConfigError(f"{option} {path}: expected a place that can be written")
+        if self.save is not None and self.save == self.html:
+            raise ConfigError(f"--output and --html {self.html}: expected two files")
 
 
 def versions(*packages: str) -> str:
@@ -77,7 +99,9 @@ def finish(context: CliContext, evidence: Any, outputs: Outputs) -> None:
     Raises
     ------
     typer.Exit
-        Always: 0 exact, 1 biased, 3 not enough evidence.
+        With the verdict's code: 0 exact, 1 biased, 3 not enough evidence.
+    OSError
+        Instead, if a result could not be written; the verdict was shown.
     """
     from draftproof.audit.kinds import kind_of
 
@@ -90,20 +114,31 @@ def finish(context: CliContext, evidence: Any, outputs: Outputs) -> None:
 def _deliver(
     context: CliContext, stored: dict[str, Any], facts: list[tuple[str, str]], outputs: Outputs
 ) -> None:
+    """Show the verdict and write the files; one that fails takes none of the others along."""
     from draftproof.audit.subjects import certificate_page
 
     text = json_line(stored)
-    if outputs.save is not None:
-        outputs.save.write_text(text, encoding="utf-8")
-        outputs.notes.say(f"wrote {outputs.save}")
+    failed: list[OSError] = []
+    try:
+        if outputs.as_json:
+            write_data(text)
+        else:
+            show_facts(context, facts)
+    except OSError as error:
+        failed.append(error)
+    pages = [] if outputs.save is None else [(outputs.save, text)]
     if outputs.html is not None:
         title = f"Exactness of {stored['evidence']['subject']}"
-        outputs.html.write_text(certificate_page(facts, stored, title), encoding="utf-8")
-        outputs.notes.say(f"wrote {outputs.html}")
-    if outputs.as_json:
-        write_data(text)
-    else:
-        show_facts(context, facts)
+        pages.append((outputs.html, certificate_page(facts, stored, title)))
+    for path, page in pages:
+        try:
+            path.write_text(page, encoding="utf-8")
+        except OSError as error:
+            failed.append(error)
+        else:
+            outputs.notes.say(f"wrote {path}")
+    if failed:
+        raise failed[0]
 
 
 def show_facts(context: CliContext, facts: Sequence[tuple[str, str]]) -> None:

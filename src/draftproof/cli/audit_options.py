@@ -157,8 +157,10 @@ class Common:
         return found | ({} if rest is None else asdict(rest)) | more
 
     def outputs(self) -> Outputs:
-        """Return where the result goes."""
-        return Outputs(self.as_json, self.html, self.save, Notes(quiet=self.quiet))
+        """Return where the result goes; refuse what cannot be written there."""
+        outputs = Outputs(self.as_json, self.html, self.save, Notes(quiet=self.quiet))
+        outputs.check()
+        return outputs
 
     def size(self, *, is_sequential: bool = False) -> AuditSize:
         """Return how much is drawn."""

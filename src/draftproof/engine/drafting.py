@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from draftproof.core.law import Law
 from draftproof.core.protocols import ProposalRequest, Proposer
@@ -36,17 +38,27 @@ def draft_rows(
         rows = [plan for plan in open_rows if plan.drafter == name]
         if not rows:
             continue
-        requests = [_proposal_request(plan) for plan in rows]
-        try:
-            drafts = proposer.propose(requests)
-            if len(drafts) != len(rows):
-                raise InvariantError(f"{len(drafts)} drafts, expected {len(rows)}")
-            drafts = [_sound(draft, plan, target) for draft, plan in zip(drafts, rows, strict=True)]
-        except Exception as error:  # noqa: BLE001  a drafter may fail; decoding goes on
-            drafts = [Draft(proposer=name, note=f"drafter {name} failed: {error!r}")] * len(rows)
-        for plan, draft in zip(rows, drafts, strict=True):
+        for plan, draft in zip(rows, _drafts(name, proposer, rows, target), strict=True):
             plan.draft = draft
             plan.session.count_draft(draft)
+
+
+def _drafts(
+    name: str, proposer: Proposer, rows: Sequence[RowPlan], target: ModelInfo
+) -> list[Draft | TreeDraft]:
+    """Ask one drafter for all of its rows; where the call fails nobody has a draft."""
+    requests = [_proposal_request(plan) for plan in rows]
+    try:
+        drafts = list(proposer.propose(requests))
+        if len(drafts) != len(rows):
+            raise InvariantError(f"{len(drafts)} drafts, expected {len(rows)}")
+    except Exception as error:  # noqa: BLE001  a drafter may fail; decoding goes on
+        return [Draft(proposer=name, note=_failed(name, error))] * len(rows)
+    return [_sound(name, draft, plan, target) for draft, plan in zip(drafts, rows, strict=True)]
+
+
+def _failed(name: str, error: Exception) -> str:
+    return f"drafter {name} failed: {error!r}"
 
 
 def _follow_grammar(plan: RowPlan) -> bool:
@@ -77,14 +89,25 @@ def _proposal_request(plan: RowPlan) -> ProposalRequest:
     )
 
 
-def _sound(draft: Draft | TreeDraft, plan: RowPlan, target: ModelInfo) -> Draft | TreeDraft:
+def _sound(
+    name: str, draft: Draft | TreeDraft, plan: RowPlan, target: ModelInfo
+) -> Draft | TreeDraft:
     """Refuse what no verifier may see; cut a chain that is longer than reserved.
 
     Cutting to a fixed length never looks at the tokens and so keeps the law. Dropping
     a sampled draft because of its tokens would not, hence a drafter that proposes what
-    it cannot have drawn is switched off for the rest of the request.
+    it cannot have drawn is switched off for the rest of the request. Its other requests
+    keep their drafts.
     """
-    flaw = _flaw(draft, plan, target)
+    try:
+        draft = _plain(draft)
+        flaw = _flaw(draft, plan, target)
+    except Exception as error:  # noqa: BLE001  what is no draft of any kind; decoding goes on
+        plan.session.kappa = 0
+        plan.session.add_note(
+            f"drafter {name} proposed no draft; it is switched off for this request"
+        )
+        return Draft(proposer=name, note=_failed(name, error))
     if flaw:
         plan.session.kappa = 0
         plan.session.add_note(
@@ -101,6 +124,31 @@ def _sound(draft: Draft | TreeDraft, plan: RowPlan, target: ModelInfo) -> Draft 
         draft.note,
         None if draft.sources is None else draft.sources[:kept],
     )
+
+
+def _plain(draft: Draft | TreeDraft) -> Draft | TreeDraft:
+    """Return a draft whose numbers are plain ints in tuples, as results hold them.
+
+    Raises
+    ------
+    TypeError
+        If a token is no whole number, or the text about the draft is no text.
+    """
+    tokens = draft.token_ids
+    if not isinstance(draft, Draft | TreeDraft):
+        raise TypeError(f"{type(draft).__name__}, expected a Draft or TreeDraft")
+    for text in (draft.proposer, draft.note, *(getattr(draft, "sources", None) or ())):
+        if not isinstance(text, str):
+            raise TypeError(f"{text!r} in a draft, expected text")
+    if isinstance(draft, TreeDraft) and not _is_plain(draft.parents):
+        draft = replace(draft, parents=tuple(map(operator.index, draft.parents)))
+    if _is_plain(tokens):
+        return draft
+    return replace(draft, token_ids=tuple(map(operator.index, tokens)))
+
+
+def _is_plain(numbers: Sequence[int]) -> bool:
+    return type(numbers) is tuple and all(type(number) is int for number in numbers)
 
 
 def _flaw(draft: Draft | TreeDraft, plan: RowPlan, target: ModelInfo) -> str:

@@ -4,8 +4,7 @@ Recorded are greedy texts of SmolLM2-135M (int8; ``results/controller_texts.json
 n-gram drafter drafts on them, and what it would have had accepted is known. Made-up requests
 accept at a rate of their own, or switch between easy and hard. Seconds are those of the
 built-in costs, of the same passes with a draft model, and of published constants of an 8B
-model on an H100, so paces are predictions: equal costs for every policy. A pass behind one of
-another shape takes longer by what a change costs with one copy of the graph. Recorded texts are
+model on an H100, so paces are predictions: equal costs for every policy. Recorded texts are
 calls of their own, without memory of the one before, as the engine does it. In a batch of
 made-up requests a new one takes the place of each that ends, until there are no more: what
 follows, a batch that empties, is not counted. A last table times decisions.
@@ -24,6 +23,7 @@ import json
 import random
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import geometric_mean, median
 from typing import Any
@@ -46,14 +46,14 @@ from draftproof.proposers import NgramProposer
 
 TEXTS = Path(__file__).parent / "results/controller_texts.json"
 GREEDY = SamplingParams(temperature=0.0)
-LOOKUP = built_in_cost("int8")
+#: Passes that have the shape of the one before.
+LOOKUP = replace(built_in_cost("int8"), change_s=0.0)
 #: A draft model of a sixth of the target's passes.
 MODEL = RoundCost(
     LOOKUP.target,
     AutoregressiveDraft(ScaledCost(LOOKUP.target, 1 / 6)),
     LOOKUP.overhead_s,
     LOOKUP.overhead_per_token_s,
-    change_s=LOOKUP.change_s,
 )
 EAGLE = published_round_cost("llama-3.1-8b-h100-eagle")
 
@@ -130,7 +130,7 @@ def seconds_of(
     signs: bool,
 ) -> tuple[int, float]:
     """Decode texts, so many at once; return tokens and seconds while the batch is full."""
-    tokens, seconds, before, price = 0, 0.0, 0, {}
+    tokens, seconds, price = 0, 0.0, {}
     rows, waiting = list(texts[:width]), list(texts[width:])
     while rows and (len(rows) == width or len(texts) <= width):
         states = [row.state(most, signs=signs) for row in rows]
@@ -139,8 +139,6 @@ def seconds_of(
         played = [row.play(kappa) for row, kappa in zip(rows, kappas, strict=True)]
         context = sum(state.kv_tokens for state in states) / len(rows)
         drafted = sum(came for came, _ in played)
-        seconds += cost.change_s * (drafted != before)
-        before = drafted
         seconds += float(
             cost.pass_seconds(len(rows), np.asarray([len(rows) + drafted]), context)[0]
         )

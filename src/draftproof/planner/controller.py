@@ -146,15 +146,11 @@ class GoodputController:
         last, gain = self._round, 0.0
         if not last.batch:
             return
-        change_s = 0.0
-        if self._slots.change_s and bool(self._slots.last) != bool(last.drafted):
-            change_s = self._slots.change_s
-            self._forget_decisions()  # drafts behind a plain pass cost more than behind drafts
-        if last.asked or change_s:
+        if last.asked:
             passes = self._slots.passes(last.batch, last.context)
-            spent = float(passes[min(last.drafted, len(passes) - 1)]) + last.drafting_s + change_s
-            gain = 1.0 + last.accepted / last.batch - spent / float(passes[0])
-        self._slots.last = last.drafted
+            plain = float(passes[0])
+            spent = float(passes[min(last.drafted, len(passes) - 1)]) + last.drafting_s
+            gain = 1.0 + last.accepted / last.batch - spent / plain
         self._account.settle(gain)
         if self._is_try and last.accepted and 2 * last.accepted >= last.drafted:
             self._pause = _HOPEFUL_PAUSE  # not in vain: soon enough is known to draft on
@@ -163,8 +159,7 @@ class GoodputController:
 
     def _decide_unless_barren(self, rows: Sequence[RowState]) -> list[RowChoice]:
         """Decide, or draft nothing where that was decided and nothing was learnt since."""
-        changes = self._slots.changes(1) > 0.0
-        key = (changes, *((row.request_id, row.signs, row.max_kappa > 0) for row in rows))
+        key = tuple((row.request_id, row.signs, row.max_kappa > 0) for row in rows)
         if self._is_barren(key):
             self._silent_rounds += 1
             return [_NOTHING] * len(rows)
@@ -196,7 +191,9 @@ class GoodputController:
             or abs(len(rows) - count) * 8 > count
         )
         if is_over:
-            self._forget_decisions()
+            held.clear()
+            self._typical.clear()
+            self._held_rounds = 0
             return None
         choices, strangers = [], 0
         for row in rows:
@@ -216,11 +213,6 @@ class GoodputController:
         self._silent_rounds += not any(choice.kappa for choice in choices)
         return choices
 
-    def _forget_decisions(self) -> None:
-        self._held.clear()
-        self._typical.clear()
-        self._held_rounds = 0
-
     def _decide(self, rows: Sequence[RowState]) -> list[RowChoice]:
         """Price the slots of all rows with what was learnt so far."""
         limits = [
@@ -231,12 +223,12 @@ class GoodputController:
         beliefs: dict[str, Beliefs] = {}
         for name in names:
             beliefs |= dict.fromkeys(self._as.keys(name), beliefs_of(self._tracker, rows, name))
-        spare = Spare(self._account.held, self._account.doubt)
         best_gain = 1.0 + self.config.min_gain
         best, assignment = [0] * len(rows), [""] * len(rows)
         self._drafting_s = self._loss = self._risk = 0.0
         for tried in self._assignments(rows, names, beliefs, context):
             most = self._as.limits(rows, tried, limits)
+            spare = Spare(self._account.held, self._doubt(rows, tried, context))
             found = self._slots.admit(tried, most, beliefs, context, spare)
             if found.gain > best_gain:
                 best_gain, best, assignment = found.gain, found.kappas, tried
@@ -304,10 +296,11 @@ class GoodputController:
     def reset(self) -> None:
         """Start a new call: forget, unless memory was asked to outlive calls."""
         self._round, self._is_try = _Round(), False
-        self._forget_decisions()
+        self._held.clear()
+        self._typical.clear()
         self._barren.clear()
         self._held_rows = set()
-        self._decisions = self._slots.last = 0
+        self._held_rounds = self._decisions = 0
         self._silent_rounds, self._pause = 0, _FIRST_PAUSE
         if self.config.forget_after_call:
             self._account.reset()
@@ -363,6 +356,12 @@ class GoodputController:
         ]
         return [*alone, mixed]
 
+    def _doubt(self, rows: Sequence[RowState], assignment: Sequence[str], context: float) -> float:
+        """Return what may be lost in doubt: a mere hope must cover a change of shape too."""
+        if self._as.is_told(rows, assignment):
+            return self._account.doubt
+        return self._account.doubt - self._slots.change(len(rows), context)
+
     def _probe(
         self, rows: Sequence[RowState], limits: Sequence[int], context: float
     ) -> tuple[list[int], list[str]]:
@@ -390,7 +389,7 @@ class GoodputController:
             return nothing, assignment
         tried = [min(kappa, 1) for kappa in hoped.kappas]
         loss, drafting = self._slots.loss_of_one(assignment, tried, context)
-        if loss > min(self._account.held, self._account.doubt):
+        if loss > min(self._account.held, self._doubt(rows, assignment, context)):
             return nothing, assignment
         self._drafting_s = drafting
         return tried, assignment

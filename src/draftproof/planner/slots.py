@@ -22,10 +22,6 @@ CONTEXT_STEP = 128
 MOST_PRICES = 1024
 #: How often a draft may fare worse than what its risk is reckoned with.
 BAD_LUCK = 0.25
-#: Share of a change of shape that is counted. A text that goes on drafting shares the first one,
-#: and a runtime may be spared further ones: counted in full, recorded texts that copy now and
-#: then lost more than free texts gained.
-CHANGE_SHARE = 0.5
 
 #: What a drafter is believed to survive, rows by depths, and how often it answers.
 Beliefs = tuple[Floats, Floats]
@@ -67,8 +63,7 @@ class Spare:
     doubt : float
         If every row keeps what it is believed to keep less of one time in `BAD_LUCK`: the drafts
         whose chance to be kept is ``1 - BAD_LUCK``. Rows are taken to fare alike, since one
-        drafter serves them, often on texts of one kind. A change of shape is left out where
-        the first draft is so likely kept: the drafts of the rounds to come share it.
+        drafter serves them, often on texts of one kind.
     """
 
     worst: float = float("inf")
@@ -96,8 +91,6 @@ class SlotPricer:
         self._passes: dict[tuple[int, int], Floats] = {}
         # Running sums of one row's drafting, and its passes: what a single row needs.
         self._single: dict[tuple[str, int], tuple[list[float], list[float]]] = {}
-        #: Drafts of the pass before.
-        self.last = 0
 
     def admit(
         self,
@@ -161,9 +154,6 @@ class SlotPricer:
         yielded = _running(batch, worth[order])
         passes = self.passes(batch, context)
         certain = passes[: len(order) + 1]  # the pass where every draft comes
-        change = self.changes(1)
-        if change:
-            certain = certain + np.append(0.0, np.full(len(order), change))
         expected = certain
         if (given < 1.0).any():
             grid = np.arange(len(certain))
@@ -172,7 +162,7 @@ class SlotPricer:
         # The drafts that may be lost all come.
         loss = (certain + drafting) / passes[0] - 1.0
         kept = _running(0.0, np.where(worth[order] >= 1.0 - BAD_LUCK, 1.0, 0.0))
-        risk = loss - kept / batch - np.where(kept > 0.0, change / passes[0], 0.0)
+        risk = loss - kept / batch
         pace[1:][(loss[1:] > spare.worst) | (risk[1:] > spare.doubt)] = 0.0
         best = int(pace.argmax())
         kappas = np.bincount(row_of[:best], minlength=batch).tolist()
@@ -207,52 +197,32 @@ class SlotPricer:
             count = sum(k for who, k in zip(assignment, kappas, strict=True) if who == name)
             if name and count:
                 drafting += float(self.price(name, batch, context)[0, :count].sum())
-        passes, number = self.passes(batch, context), sum(kappas)
-        seconds = float(passes[number]) + self.changes(number) + drafting
-        return seconds / float(passes[0]) - 1.0, drafting
+        passes = self.passes(batch, context)
+        return float((passes[sum(kappas)] + drafting) / passes[0]) - 1.0, drafting
 
-    @property
-    def change_s(self) -> float:
-        """Seconds that are counted for a change of shape."""
-        return CHANGE_SHARE * self._cost.change_s
-
-    def changes(self, drafts: int) -> float:
-        """Return the seconds that a pass with drafts takes longer behind the one before.
-
-        Parameters
-        ----------
-        drafts : int
-            Drafts of all rows.
-
-        Returns
-        -------
-        float
-            Those counted for a change of shape where the pass before was plain. Behind drafts a
-            plain pass changes the shape as well as most others do.
-        """
-        return self.change_s if drafts and not self.last else 0.0
+    def change(self, batch: int, context: float) -> float:
+        """Return what a change of shape costs, in plain steps of so many rows."""
+        return self._cost.change_s / float(self.passes(batch, context)[0])
 
     def _admit_one(
         self, name: str, limit: int, beliefs: Beliefs, context: float, spare: Spare
     ) -> Admitted:
         """Return the best length of a single row; arrays of this size cost more than lists."""
         drafting, passes = self._single_sums(name, context)
-        plain, given, change = passes[0], float(beliefs[1][0]), self.changes(1)
+        plain, given = passes[0], float(beliefs[1][0])
         best = Admitted([0], 1.0)
         kept = sure = 0.0
         survival = beliefs[0][0].tolist()
         for kappa in range(1, min(limit, self._depths) + 1):
-            whole = passes[kappa] + change
-            loss = (whole + drafting[kappa]) / plain - 1.0
+            loss = (passes[kappa] + drafting[kappa]) / plain - 1.0
             if loss > spare.worst:
                 break
             worth = given * survival[kappa - 1]
             kept, sure = kept + worth, sure + (worth >= 1.0 - BAD_LUCK)
-            seconds = given * whole + (1.0 - given) * plain + drafting[kappa]
+            seconds = given * passes[kappa] + (1.0 - given) * plain + drafting[kappa]
             gain = (1.0 + kept) * plain / seconds
-            risk = loss - sure - (change / plain if sure else 0.0)
-            if gain > best.gain and risk <= spare.doubt:
-                best = Admitted([kappa], gain, drafting[kappa], loss, risk)
+            if gain > best.gain and loss - sure <= spare.doubt:
+                best = Admitted([kappa], gain, drafting[kappa], loss, loss - sure)
         return best
 
     def _single_sums(self, name: str, context: float) -> tuple[list[float], list[float]]:

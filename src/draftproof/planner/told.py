@@ -113,6 +113,13 @@ class PricedAs:
             return [keys]
         return [keys, [key if key == copied else "" for key in keys]]
 
+    def is_told(self, rows: Sequence[RowState], assignment: Sequence[str]) -> bool:
+        """Say whether any row's drafter told beforehand that its draft is backed."""
+        return any(
+            key and sign_of(row, self.drafter(key)) > 0
+            for row, key in zip(rows, assignment, strict=True)
+        )
+
     def keys(self, name: str) -> tuple[str, ...]:
         """Return all names under which drafts of a drafter are priced."""
         return (name, self._copied[name]) if name in self._copied else (name,)

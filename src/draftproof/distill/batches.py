@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import torch
 
 from draftproof.distill.corpus import Corpus, Recording
-from draftproof.distill.seeds import HELD_OUT
+from draftproof.distill.held_out import split
+from draftproof.errors import ConfigError
 
 __all__ = ["Batch", "held_out_batches", "padded", "split", "training_batches"]
 
@@ -47,26 +47,6 @@ class Batch:
         """Return which positions step ``step`` predicts, (B, T) of bool."""
         places = torch.arange(self.token_ids.shape[1])[None, :]
         return (places >= step) & (places < self.lengths[:, None])
-
-
-def split(corpus: Corpus) -> tuple[list[Path], list[Path]]:
-    """Return the shards to train on and those that are held out.
-
-    Parameters
-    ----------
-    corpus : Corpus
-        The corpus; with a single shard it is used for both.
-
-    Returns
-    -------
-    training : list of Path
-        Most shards.
-    held_out : list of Path
-        Every so many, see `draftproof.distill.seeds.HELD_OUT`.
-    """
-    paths = corpus.paths()
-    held = [path for at, path in enumerate(paths) if at % HELD_OUT == HELD_OUT - 1] or paths[-1:]
-    return [path for path in paths if path not in held] or paths, held
 
 
 def padded(recordings: Sequence[Recording]) -> Batch:
@@ -116,10 +96,16 @@ def training_batches(
     ------
     Batch
         Sequences of similar length.
+
+    Raises
+    ------
+    ConfigError
+        If there is nothing to train on.
     """
     while True:
         paths, _held = split(corpus)
         order = generator.permutation(len(paths)).tolist()
+        is_empty = True
         for at in range(0, len(order), _MIXED):
             mixed = [
                 piece
@@ -128,9 +114,14 @@ def training_batches(
                 for piece in _pieces(each)
                 if len(piece) > 1
             ]
+            if not mixed:
+                continue
+            is_empty = False
             groups = _groups(mixed, num_tokens)
             for index in generator.permutation(len(groups)).tolist():
                 yield padded(groups[index])
+        if is_empty:
+            raise ConfigError("no text to train on was recorded; expected some sentences")
 
 
 def held_out_batches(corpus: Corpus, most: int, num_tokens: int) -> list[Batch]:
@@ -149,6 +140,11 @@ def held_out_batches(corpus: Corpus, most: int, num_tokens: int) -> list[Batch]:
     -------
     list of Batch
         The same ones whenever the corpus is the same.
+
+    Raises
+    ------
+    ConfigError
+        If nothing is held out.
     """
     _paths, held = split(corpus)
     found: list[Recording] = []
@@ -156,6 +152,8 @@ def held_out_batches(corpus: Corpus, most: int, num_tokens: int) -> list[Batch]:
         for each in corpus.read(path).recordings:
             if len(each) > 1 and sum(map(len, found)) < most:
                 found.append(each)
+    if not found:
+        raise ConfigError("no text is held out to measure on; expected some sentences more")
     return [padded(group) for group in _groups(found, num_tokens)]
 
 

@@ -7,6 +7,7 @@ than what a small head leaves unexplained.
 
 from __future__ import annotations
 
+import re
 import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,9 @@ from draftproof.errors import ModelFileError
 
 __all__ = ["Corpus", "Recording", "Shard"]
 
+#: Names of shards begin so: those that are trained on, and those that are held out.
+_SHARD, _HELD = "shard", "held"
+_NAME: Final = re.compile(rf"({_SHARD}|{_HELD})-\d+\.npz")
 _LARGEST: Final = float(np.finfo(np.float16).max)
 
 
@@ -81,25 +85,43 @@ class Corpus:
         folder.mkdir(parents=True, exist_ok=True)
 
     def paths(self) -> list[Path]:
-        """Return the shards there are, oldest first."""
-        return sorted(self._folder.glob("shard-*.npz"))
+        """Return the shards there are, oldest first, those that are held out included."""
+        found = [path for path in self._folder.glob("*-*.npz") if _NAME.fullmatch(path.name)]
+        return sorted(found, key=_number)
 
-    def add(self, recordings: Sequence[Recording]) -> Path:
+    def next_number(self) -> int:
+        """Return the number of the shard that `add` writes next."""
+        held = self.paths()
+        return _number(held[-1]) + 1 if held else 0
+
+    def is_held_out(self, path: Path) -> bool:
+        """Say whether a shard was written to be held out."""
+        return path.name.startswith(_HELD)
+
+    def add(self, recordings: Sequence[Recording], *, held_out: bool = False) -> Path:
         """Write recordings as the next shard.
 
         Parameters
         ----------
         recordings : sequence of Recording
             At least one.
+        held_out : bool, default False
+            Whether they are for measuring only, which their file's name says.
 
         Returns
         -------
         Path
             The new file.
         """
-        held = self.paths()
-        number = int(held[-1].stem.split("-")[1]) + 1 if held else 0
-        path = self._folder / f"shard-{number:05d}.npz"
+        kind = _HELD if held_out else _SHARD
+        return self.replace(self._folder / f"{kind}-{self.next_number():05d}.npz", recordings)
+
+    def hold_out(self, path: Path) -> Path:
+        """Mark a shard as held out, in its name; return the new one."""
+        return path.rename(path.with_name(f"{_HELD}-{_number(path):05d}.npz"))
+
+    def replace(self, path: Path, recordings: Sequence[Recording]) -> Path:
+        """Write recordings as one shard, whole or not at all; return its file."""
         draft = path.with_suffix(".part")
         with draft.open("wb") as stream:
             np.savez(
@@ -149,10 +171,25 @@ class Corpus:
         for path in self.paths():
             yield self.read(path)
 
-    def num_tokens(self) -> int:
-        """Return how many hidden states there are; reads the lengths only."""
+    def num_tokens(self, paths: Sequence[Path] | None = None) -> int:
+        """Return how many hidden states there are; reads the lengths only.
+
+        Parameters
+        ----------
+        paths : sequence of Path, optional
+            Some of `paths`; all of them when None.
+
+        Returns
+        -------
+        int
+            Their number.
+        """
         total = 0
-        for path in self.paths():
+        for path in self.paths() if paths is None else paths:
             with np.load(path) as held:
                 total += int(held["lengths"].sum())
         return total
+
+
+def _number(path: Path) -> int:
+    return int(path.stem.split("-")[1])

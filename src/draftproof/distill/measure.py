@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any, Final
 
 import torch
@@ -12,7 +13,7 @@ from draftproof.distill.batches import Batch
 from draftproof.distill.network import DraftHead
 from draftproof.distill.target_head import TargetHead
 
-__all__ = ["HeldOut", "Scored", "measure_head", "score"]
+__all__ = ["HeldOut", "Scored", "measure_head", "score", "text_hash"]
 
 Tensor = Any
 #: Positions whose laws are held at once.
@@ -64,6 +65,28 @@ def score(target: TargetHead, batches: Sequence[Batch]) -> list[Scored]:
                 Scored(batch, totals, torch.cat([p.argmax(-1) for p in logits]).view(shape))
             )
     return found
+
+
+def text_hash(target: TargetHead, text: Sequence[Scored]) -> str:
+    """Return a name of what is measured on: equal where scores can be compared.
+
+    Parameters
+    ----------
+    target : TargetHead
+        Says which tokens can be drafted.
+    text : sequence of Scored
+        Held-out text.
+
+    Returns
+    -------
+    str
+        SHA-256, in hexadecimal, of tokens, hidden states and draft vocabulary.
+    """
+    found = sha256(target.draft_ids.numpy().tobytes())
+    for each in text:
+        for part in (each.batch.token_ids, each.batch.wanted, each.batch.lengths):
+            found.update(part.numpy().tobytes())
+    return found.hexdigest()
 
 
 @dataclass(frozen=True, slots=True)

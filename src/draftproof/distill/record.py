@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from draftproof.core.protocols import ModelBackend, ProposalRequest, Tokenizer
 from draftproof.core.types import Draft, FlatBatch, Row
-from draftproof.distill.batches import split
 from draftproof.distill.corpus import Corpus, Recording
+from draftproof.distill.held_out import split
 from draftproof.distill.seeds import HELD_OUT, seed_messages
 from draftproof.engine import Engine
 from draftproof.errors import ConfigError, PromptError
@@ -30,6 +30,8 @@ __all__ = ["Recorder", "Wanted", "record_answers", "record_texts", "seed_prompt"
 _TEMPERATURES: Final = (1.0, 1.0, 0.0, 1.0, 0.7)
 #: Longest recorded answer, and longest piece of a text, in tokens.
 _ANSWER, _PIECE = 192, 256
+#: Most answers that are held out: more tokens than are measured.
+_HELD_OUT: Final = 24
 
 Progress = Callable[[str], None]
 
@@ -92,7 +94,8 @@ class Wanted:
     seed : int
         Of prompts and answers.
     answers : int
-        Answers per shard.
+        Answers per shard. The first shard has at most 24, and a quarter of them: it is held
+        out.
     """
 
     num_tokens: int
@@ -143,6 +146,9 @@ def record_answers(
 ) -> int:
     """Let the target answer built-in prompts until the corpus is large enough.
 
+    The first shard answers prompts about topics of their own and is held out; where an
+    earlier version has recorded, what is held out stays so.
+
     Parameters
     ----------
     engine : Engine
@@ -154,7 +160,8 @@ def record_answers(
     wanted : Wanted
         How much.
     is_over : callable
-        Asked between shards; True ends the recording early.
+        Asked between shards; True ends the recording once there is a shard to train on and
+        one that is held out.
     progress : callable
         Told one line per shard.
 
@@ -164,15 +171,18 @@ def record_answers(
         Hidden states in the corpus.
     """
     held = corpus.num_tokens()
-    while held < wanted.num_tokens and not is_over():
-        # The number of shards seeds the next one: an interrupted run goes on as it would have.
-        number = len(corpus.paths())
-        generator = np.random.default_rng([wanted.seed, number])
-        held_out = number % HELD_OUT == HELD_OUT - 1
+    while True:
+        training, measured = split(corpus)
+        if training and measured and (held >= wanted.num_tokens or is_over()):
+            return held
+        # The number of a shard seeds it: an interrupted run goes on as it would have.
+        generator = np.random.default_rng([wanted.seed, corpus.next_number()])
+        held_out = not measured
+        count = max(2, min(wanted.answers // 4, _HELD_OUT)) if held_out else wanted.answers
         texts = _last_texts(corpus, engine.tokenizer)
         prompts = [
             seed_prompt(engine.tokenizer, generator, held_out=held_out, texts=texts)
-            for _ in range(wanted.answers)
+            for _ in range(count)
         ]
         requests = [
             engine.request(
@@ -195,10 +205,10 @@ def record_answers(
                 found.append(recording)
         if not found:
             raise ConfigError("the target ends every answer at once; expected text to learn from")
-        corpus.add(found)
+        corpus.add(found, held_out=held_out)
         held += sum(map(len, found))
-        progress(f"{held} of {wanted.num_tokens} tokens recorded")
-    return held
+        kind = "held out" if held_out else "recorded"
+        progress(f"{held} of {wanted.num_tokens} tokens, the last {len(found)} answers {kind}")
 
 
 def _last_texts(corpus: Corpus, tokenizer: Tokenizer) -> list[str]:
@@ -253,6 +263,8 @@ def record_texts(
 ) -> int:
     """Record hidden states over texts of the user, in pieces of one pass each.
 
+    The second piece of twelve is held out.
+
     Parameters
     ----------
     target : ModelBackend
@@ -274,15 +286,21 @@ def record_texts(
         Hidden states in the corpus.
     """
     held = corpus.num_tokens()
+    number = 0
     for path in paths:
         if held >= num_tokens:
             break
         ids = tokenizer.encode(path.read_text(encoding="utf-8", errors="replace"))
         pieces = (ids[at : at + _PIECE + 1] for at in range(0, len(ids), _PIECE))
-        found = [_read(target, piece) for piece in pieces if len(piece) > 2]
-        if found:
-            corpus.add(found)
-            held += sum(map(len, found))
+        parts: dict[bool, list[Recording]] = {True: [], False: []}
+        for piece in pieces:
+            if len(piece) > 2:
+                parts[number % HELD_OUT == 1].append(_read(target, piece))
+                number += 1
+        for held_out, found in parts.items():
+            if found:
+                corpus.add(found, held_out=held_out)
+                held += sum(map(len, found))
         progress(f"{held} tokens recorded, the last from {path.name}")
     return held
 

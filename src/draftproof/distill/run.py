@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from draftproof.backends.borrowed import Borrowed, borrow
 from draftproof.core.protocols import ModelBackend, Tokenizer
 from draftproof.distill.corpus import Corpus
+from draftproof.distill.held_out import mark
 from draftproof.distill.network import DraftHead
 from draftproof.distill.record import (
     Recorder,
@@ -152,6 +153,7 @@ def distill(
     borrowed = borrow(target)
     work = folder / "work"
     corpus = Corpus(work / "corpus")
+    mark(corpus)
     recorded = _record(target, tokenizer, plan, corpus, start, progress)
     ids, coverage = _draft_ids(work / _VOCABULARY, corpus, borrowed, plan.draft_vocab_size)
     progress(
@@ -205,7 +207,7 @@ def _record(
             recorder,
             corpus,
             Wanted(plan.num_tokens, plan.seed, min(2 * plan.rows, 1 + plan.num_tokens // 100)),
-            is_over=lambda: monotonic() > limit and bool(corpus.paths()),
+            is_over=lambda: monotonic() > limit,
             progress=progress,
         )
     if held < 2:

@@ -132,7 +132,7 @@ _ABOUT_TEXT: Final = (
 _SHARE_ABOUT, _LONGEST = 0.35, 700
 #: Share of prompts that name no topic.
 _SHARE_ALONE: Final = 0.25
-#: Every so many topics, and every so many shards of a corpus, one is held out.
+#: Of so many topics, and of so many pieces of a text, one is held out.
 HELD_OUT: Final = 12
 
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
-from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -14,26 +13,22 @@ import torch
 
 from draftproof.distill.batches import Batch, held_out_batches, training_batches
 from draftproof.distill.corpus import Corpus
+from draftproof.distill.held_out import settle, split
 from draftproof.distill.linear_start import linear_start
-from draftproof.distill.measure import HeldOut, Scored, measure_head, score
+from draftproof.distill.measure import HeldOut, Scored, measure_head, score, text_hash
 from draftproof.distill.network import DraftHead
-from draftproof.distill.optimiser import Optimiser
+from draftproof.distill.progress import CHECKPOINT, State
 from draftproof.distill.shortlist import Shortlister, draft_loss
 from draftproof.distill.target_head import TargetHead
 from draftproof.distill.vocabulary import observed_counts
-from draftproof.errors import ConfigError, ModelFileError
+from draftproof.errors import ConfigError
 
 __all__ = ["CHECKPOINT", "Trained", "TrainingPlan", "train"]
 
-#: Name of the file from which an interrupted training goes on.
-CHECKPOINT: Final = "training.pt"
 #: Positions that the linear start is solved from, and that are measured on the way.
 _LINEAR_POSITIONS, _MEASURED = 20_000, 3_000
 _MEASURED_AT_ONCE: Final = 1024
 
-#: The fusion layer starts where it is best: steps as large as those of the other matrices
-#: undo the start.
-_SLOW: Final = MappingProxyType({"fusion_fc.weight": 0.3})
 #: Updates over which the rate rises from 0.
 _WARM: Final = 50
 #: Of the shortlist: likeliest tokens per position, most frequent ones, and drawn ones.
@@ -121,44 +116,6 @@ class Trained:
     reason: str
 
 
-class _State:
-    """Everything a checkpoint holds."""
-
-    def __init__(self, head: DraftHead, plan: TrainingPlan) -> None:
-        self.head = head
-        self.optimiser = Optimiser(head, plan.rate, _SLOW)
-        self.seconds = 0.0
-        self.num_updates = 0
-        self.num_positions = 0
-        self.num_vain = 0
-        self.best: dict[str, Tensor] = {}
-        self.best_score = 0.0
-        #: The best of this run: one that goes on starts at a high rate again, and is worse
-        #: than where it started for a while.
-        self.run_score = 0.0
-
-    def save(self, path: Path) -> None:
-        """Write a checkpoint, whole or not at all."""
-        draft = path.with_suffix(".part")
-        held = {name: value for name, value in vars(self).items() if name != "optimiser"}
-        held["head"] = self.head.state_dict()
-        torch.save(held | {"optimiser": self.optimiser.state_dict()}, draft)
-        draft.rename(path)
-
-    def load(self, path: Path) -> None:
-        """Read a checkpoint."""
-        try:
-            held = torch.load(path, weights_only=True)
-            self.head.load_state_dict(held.pop("head"))
-            self.optimiser.load_state_dict(held.pop("optimiser"))
-        except (OSError, RuntimeError, KeyError, ValueError, EOFError) as error:
-            raise ModelFileError(
-                f"{path}: does not fit this training; remove it to start afresh"
-            ) from error
-        for name, value in held.items():
-            setattr(self, name, value)
-
-
 def train(
     head: DraftHead,
     target: TargetHead,
@@ -195,10 +152,13 @@ def train(
 
     Raises
     ------
+    ConfigError
+        If the corpus is too small to hold some of it out.
     ModelFileError
         If the checkpoint belongs to another training.
     """
-    state = _State(head, plan)
+    settle(corpus, progress)
+    state = State(head, plan.rate)
     checkpoint = folder / CHECKPOINT
     is_fresh = not checkpoint.is_file()
     if not is_fresh:
@@ -207,10 +167,11 @@ def train(
     order = np.random.default_rng([plan.seed, state.num_updates])
     batches = training_batches(corpus, plan.batch_tokens, order)
     if is_fresh:
-        most = min(_LINEAR_POSITIONS, corpus.num_tokens() // 2)
+        most = min(_LINEAR_POSITIONS, corpus.num_tokens(split(corpus)[0]) // 2)
         linear_start(head, target, _first(batches, most))
     held_out = score(target, held_out_batches(corpus, _MEASURED, _MEASURED_AT_ONCE))
     shortlister = _shortlister(target, corpus)
+    _measure_best_again(state, target, held_out, plan, progress)
 
     def measure() -> HeldOut:
         return _measured(state, target, held_out, plan, progress)
@@ -239,7 +200,7 @@ def train(
 
 
 def _descend(
-    state: _State,
+    state: State,
     target: TargetHead,
     shortlister: Shortlister,
     batches: Iterator[Batch],
@@ -284,7 +245,7 @@ def _shortlister(target: TargetHead, corpus: Corpus) -> Shortlister:
 
 
 def _update(
-    state: _State,
+    state: State,
     target: TargetHead,
     shortlister: Shortlister,
     batch: Batch,
@@ -314,8 +275,26 @@ def _update(
     state.num_positions += int(batch.lengths.sum())
 
 
+def _measure_best_again(
+    state: State,
+    target: TargetHead,
+    held_out: list[Scored],
+    plan: TrainingPlan,
+    progress: Progress,
+) -> None:
+    """Let the best score so far be of this held-out text: others cannot be compared with it."""
+    place = text_hash(target, held_out)
+    if state.best and state.best_on != place:
+        now = {name: each.clone() for name, each in state.head.state_dict().items()}
+        state.head.load_state_dict(state.best)
+        state.best_score = measure_head(state.head, target, held_out, plan.measured_steps).score
+        state.head.load_state_dict(now)
+        progress("other text is held out than before: the best head so far is measured again")
+    state.best_on = place
+
+
 def _measured(
-    state: _State,
+    state: State,
     target: TargetHead,
     held_out: list[Scored],
     plan: TrainingPlan,

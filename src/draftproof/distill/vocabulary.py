@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from draftproof.distill.corpus import Corpus
+from draftproof.distill.held_out import split
 
 __all__ = ["draft_vocabulary", "expected_counts", "observed_counts"]
 
@@ -18,7 +19,7 @@ _SMALLEST: Final = 1e-12
 
 
 def observed_counts(corpus: Corpus, vocab_size: int) -> NDArray[np.float64]:
-    """Count every token of a corpus.
+    """Count every token of a corpus that may be trained on.
 
     Parameters
     ----------
@@ -33,8 +34,8 @@ def observed_counts(corpus: Corpus, vocab_size: int) -> NDArray[np.float64]:
         How often each token stands in it.
     """
     counts = np.zeros(vocab_size)
-    for shard in corpus:
-        for each in shard.recordings:
+    for path in split(corpus)[0]:
+        for each in corpus.read(path).recordings:
             counts += np.bincount(each.token_ids, minlength=vocab_size)
     return counts
 
@@ -42,7 +43,7 @@ def observed_counts(corpus: Corpus, vocab_size: int) -> NDArray[np.float64]:
 def expected_counts(
     corpus: Corpus, output: NDArray[np.float32], num_positions: int = _POSITIONS
 ) -> NDArray[np.float64]:
-    """Add up the target's laws at some positions of a corpus.
+    """Add up the target's laws at some positions of a corpus that may be trained on.
 
     Rare tokens are many: a corpus holds few of those that the next text will need, while
     every law tells the probability of all of them.
@@ -62,9 +63,11 @@ def expected_counts(
         The sum of the laws.
     """
     counts = np.zeros(len(output))
-    stride = max(1, corpus.num_tokens() // num_positions)
-    for shard in corpus:
-        states = np.concatenate([each.hidden for each in shard.recordings])[::stride]
+    training, _held = split(corpus)
+    stride = max(1, corpus.num_tokens(training) // num_positions)
+    for path in training:
+        recordings = corpus.read(path).recordings
+        states = np.concatenate([each.hidden for each in recordings])[::stride]
         for begin in range(0, len(states), _AT_ONCE):
             logits = states[begin : begin + _AT_ONCE].astype(np.float32) @ output.T
             logits -= logits.max(axis=1, keepdims=True)

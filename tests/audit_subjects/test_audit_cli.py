@@ -80,6 +80,20 @@ def test_a_planted_fault_exits_with_1_and_is_named():
     assert "where: 'table' after" in found.stdout
 
 
+def test_a_planted_fault_brings_its_rule(tmp_path):
+    stored = tmp_path / "c.json"
+    words = ("--processes", 1, "--draws", 30, *SIZE, "--output", stored)
+    run("engine", "--table", "--plant", "block shares one coin", *words)
+    evidence = json.loads(stored.read_text())["evidence"]
+    assert evidence["rule"] == "block"
+    assert "rule block" in evidence["subject"]
+
+
+#: A function, a server; each is refused before anybody looks for it.
+PYTHON = ("python", "json:dumps", "--reference", "laws.json")
+HTTP = ("http", "http://x", "--model", "m", "--reference", "none", "--off-body", "{}")
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -103,6 +117,26 @@ def test_a_planted_fault_exits_with_1_and_is_named():
             ("transformers", "d", "--early-exit", "1", "--prompt-lookup", "2"),
             "expected one of them",
         ),
+        (("transformers", "d", "--timeout", "5"), "--timeout: expected --python"),
+        (("transformers", "d", "--timeout", "-5", "--python", "p"), "timeout -5"),
+        (("openvino", "d", "--max-ngram-size", "3"), "--max-ngram-size: expected --prompt-lookup"),
+        (
+            ("openvino", "d", "--num-assistant-tokens", "3"),
+            "--num-assistant-tokens: expected --draft-model",
+        ),
+        (("llama-cpp", "m", "--max-ngram-size", "3"), "--max-ngram-size: expected --prompt-lookup"),
+        (("engine", "--table", "--max-rows", "8"), "--max-rows: --table brings"),
+        (("engine", "--table", "--threads", "1"), "--threads: --table brings"),
+        (("engine", "--table", "--rule", "block", "--plant", "lenience 0.9"), "'standard'"),
+        (("engine", "--greedy", "--num-speculative-tokens", "3"), "of no use with --greedy"),
+        ((*PYTHON, "--horizon", "2"), "--horizon: of no use with laws.json"),
+        ((*PYTHON, "--precision", "int8"), "--precision: of no use"),
+        ((*PYTHON, "--temperature", "0.5", "--top-k", "2"), "--temperature, --top-k: of no use"),
+        ((*PYTHON, "--min-p", "0.1"), "--min-p: of no use"),
+        ((*HTTP, "--precision", "int8"), "--precision: of no use with --reference none"),
+        ((*HTTP, "--filter-order", "llama.cpp"), "--filter-order: of no use with --reference none"),
+        ((*HTTP, "--no-seed", "--seed", "3"), "--seed: of no use with --no-seed"),
+        (("vllm", "d", "--processes", "0"), "--processes 0"),
         (("--quick",), "--self-test"),
         (("show", "missing.json"), "missing.json"),
     ],
@@ -120,6 +154,7 @@ DECODER = """
 import numpy as np
 
 def right(prompt_ids, policy, n):
+    assert policy.keys() == {{"max_tokens", "eos_token_ids", "seed"}}
     assert policy["max_tokens"] == 2
     rows = np.array({outcomes})
     rng = np.random.default_rng(policy["seed"])

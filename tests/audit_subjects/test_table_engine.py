@@ -92,6 +92,12 @@ def test_planted_faults_of_the_engine_get_the_name_of_the_catalogue(fault, rule,
     assert name in (verdict.diagnosis.name, *verdict.diagnosis.same_law)
 
 
+def test_a_fault_of_another_rule_is_refused():
+    with pytest.raises(ConfigError, match="expected 'block', of which it is a fault"):
+        TableRecipe("standard", fault="block shares one coin")
+    assert TableRecipe("block", fault="block shares one coin").rule == "block"
+
+
 @pytest.mark.statistical
 def test_an_engine_that_keeps_nothing_is_exact_but_slow():
     verdict = audit(TableRecipe(executor=NeverKeeps))

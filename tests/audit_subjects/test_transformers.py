@@ -128,6 +128,14 @@ def test_what_generate_lacks_is_refused(tmp_path):
         TransformersRecipe(tmp_path)()
 
 
+def test_an_exit_that_the_model_lacks_is_refused(model, tmp_path):
+    model.save_pretrained(tmp_path)
+    for layers in (2, 9):
+        with pytest.raises(ModelFileError, match=f"after layer {layers} of 2: expected fewer"):
+            TransformersRecipe(tmp_path, early_exit=layers)()
+    assert TransformersRecipe(tmp_path, early_exit=1)().model.config.num_hidden_layers == 2
+
+
 def test_too_many_continuations_are_refused(model):
     with pytest.raises(ConfigError, match="more than 20"):
         transformers_law(model, PROMPT, Policy(SamplingParams(), 2), max_outcomes=20)

@@ -17,6 +17,7 @@ from draftproof.cli.audit_finish import Outputs, finish, versions
 from draftproof.cli.audit_sequential import drawn_evidence
 from draftproof.cli.context import CliContext, Loader
 from draftproof.cli.flat_options import flat
+from draftproof.cli.given_options import given, refuse
 from draftproof.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -28,6 +29,12 @@ if TYPE_CHECKING:
 __all__ = ["engine"]
 
 TABLE = "Tables in place of a model"
+#: Options that say something of a model.
+_NOT_OF_TABLES = (
+    "model", "backend", "precision", "n_gpu_layers", "main_gpu", "flash_attn", "cache_type_k",
+    "cache_type_v", "max_rows", "threads", "draft_model", "speculative_config", "prompt",
+    "prompt_ids", "prompts", "horizon", *m.POLICY,
+)  # fmt: skip
 #: Packages of runtimes that are called otherwise.
 _PACKAGES = {"llamacpp": "llama-cpp-python"}
 
@@ -114,28 +121,20 @@ def engine(
     mode = m.chosen_mode(
         ctx, is_table=table, stream=stream, greedy=greedy, state=state, matrix=matrix
     )
-    if mode is m.Mode.MATRIX and not m.given(ctx, ["tv"]):
+    if mode is m.Mode.MATRIX and not given(ctx, ["tv"]):
         common = replace(common, tv=0.1)  # every cell is an audit of its own
     size = common.size(is_sequential=sequential)
     size.plan()  # refuses rates that are none before anything is loaded
     if table:
-        given = [
-            ctx.get_parameter_source(name)
-            for name in ("model", "backend", "precision", "n_gpu_layers", "main_gpu", "flash_attn",
-                         "cache_type_k", "cache_type_v", "draft_model", "speculative_config",
-                         "prompt", "prompt_ids", "prompts", "horizon", "temperature", "top_k",
-                         "top_p", "min_p", "repetition_penalty", "presence_penalty",
-                         "frequency_penalty")
-        ]  # fmt: skip
-        if any(source is not None and source.name == "COMMANDLINE" for source in given):
-            raise ConfigError(
-                "--table brings its model, drafter, prompt and policy; expected --rule, "
-                "--num-speculative-tokens and --plant beside it at most"
-            )
-        name = "standard" if rule is None else rule.value
+        refuse(
+            ctx,
+            _NOT_OF_TABLES,
+            "--table brings its model, drafter, prompt and policy; expected --rule, "
+            "--num-speculative-tokens and --plant beside it at most",
+        )
         cores = 1 if ray is not None else os.cpu_count() or 1
         hands = a.Hands(sequential, cores if processes is None else processes, ray)
-        recipe = _table_recipe(name, num_speculative_tokens, plant or "")
+        recipe = _table_recipe(rule and rule.value, num_speculative_tokens, plant or "")
         finish(context, _of_tables(size, outputs, recipe, hands), outputs)
     if plant is not None:
         raise ConfigError(f"--plant {plant}: expected --table beside it")
@@ -176,10 +175,13 @@ def engine(
     finish(context, evidence, outputs)
 
 
-def _table_recipe(rule: str, kappa: int | None, fault: str) -> TableRecipe:
+def _table_recipe(rule: str | None, kappa: int | None, fault: str) -> TableRecipe:
     from draftproof.audit.fixtures import FIXTURE_KAPPA
     from draftproof.audit.subjects import TableRecipe
+    from draftproof.audit.subjects.table_engine import rule_of
 
+    if rule is None:
+        rule = rule_of(fault) if fault else "standard"
     return TableRecipe(rule, FIXTURE_KAPPA if kappa is None else kappa, fault=fault)
 
 

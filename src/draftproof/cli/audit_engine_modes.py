@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,6 +11,7 @@ import typer
 
 from draftproof.cli import audit_options as a
 from draftproof.cli.audit_finish import versions
+from draftproof.cli.given_options import refuse
 from draftproof.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ __all__ = [
     "Stream",
     "Tokens",
     "chosen_mode",
-    "given",
     "run_mode",
 ]
 
@@ -104,36 +104,13 @@ _FOREIGN = {
     ),
     Mode.GREEDY: (
         *POLICY, "horizon", "draws", "processes", "ray", "calibration_samples", "sequential", "tv",
-        "alpha", "power", "seed",
+        "alpha", "power", "seed", "num_speculative_tokens",
     ),
     Mode.STATE: (
         *POLICY, "horizon", "draws", "processes", "ray", "calibration_samples", "sequential", "tv",
     ),
     Mode.MATRIX: (*POLICY, "processes", "ray", "sequential", "tokens"),
 }  # fmt: skip
-
-
-def given(ctx: typer.Context, names: Sequence[str]) -> list[str]:
-    """Return which of some options stand on the command line.
-
-    Parameters
-    ----------
-    ctx : typer.Context
-        The command's context.
-    names : sequence of str
-        Names of its parameters.
-
-    Returns
-    -------
-    list of str
-        As they are spelled.
-    """
-    sources = {name: ctx.get_parameter_source(name) for name in names}
-    return [
-        "--" + name.replace("_", "-")
-        for name, source in sources.items()
-        if source is not None and source.name == "COMMANDLINE"
-    ]
 
 
 def chosen_mode(ctx: typer.Context, *, is_table: bool, **flags: bool) -> Mode:
@@ -164,11 +141,10 @@ def chosen_mode(ctx: typer.Context, *, is_table: bool, **flags: bool) -> Mode:
     mode = Mode(asked[0]) if asked else Mode.LAW
     if is_table and mode is not Mode.LAW:
         raise ConfigError(f"--{mode.value}: expected a model, not --table")
-    foreign = given(ctx, _FOREIGN[mode])
-    if foreign and mode is Mode.LAW:
-        raise ConfigError(f"{foreign[0]}: expected --stream, --greedy or --state beside it")
-    if foreign:
-        raise ConfigError(f"{', '.join(foreign)}: of no use with --{mode.value}")
+    if mode is Mode.LAW:
+        refuse(ctx, _FOREIGN[mode], "expected --stream, --greedy or --state beside it")
+    else:
+        refuse(ctx, _FOREIGN[mode], f"of no use with --{mode.value}")
     return mode
 
 

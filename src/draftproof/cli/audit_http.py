@@ -15,6 +15,7 @@ from draftproof.cli import values as v
 from draftproof.cli.audit_finish import Outputs, finish, versions
 from draftproof.cli.context import CliContext
 from draftproof.cli.flat_options import flat
+from draftproof.cli.given_options import refuse
 from draftproof.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -102,14 +103,14 @@ def http(
     outputs = common.outputs()
     size = common.size()
     size.plan()
+    if no_seed:
+        refuse(ctx, ["seed"], "of no use with --no-seed")
     policy = a.policy_of(common.horizon, order=FILTER_ORDERS[order.value], **common.knobs(more))
     extra = {} if body is None else v.json_object(body, "--body")
     on = HttpCompletions(url, Spelling(name, extra, not no_seed), connections=connections)
     named, horizon = common.named, common.horizon
     if matrix:
-        foreign = m.given(ctx, [*m.POLICY, "order", "off_url", "off_body"])
-        if foreign:
-            raise ConfigError(f"{', '.join(foreign)}: of no use with --matrix")
+        refuse(ctx, [*m.POLICY, "order", "off_url", "off_body"], "of no use with --matrix")
         if reference == "none":
             raise ConfigError("--matrix: expected --reference MODEL, whose laws it compares with")
         evidence = _matrix(context, outputs, size, on, reference, precision.value, named, horizon)
@@ -124,6 +125,7 @@ def http(
             ),
             outputs,
         )
+    refuse(ctx, ["precision", "order"], "of no use with --reference none, which needs no model")
     if off_url is None and off_body is None:
         raise ConfigError("--reference none: expected --off-url or --off-body beside it")
     switched = extra | ({} if off_body is None else v.json_object(off_body, "--off-body"))
@@ -186,7 +188,7 @@ def _against_law(
         f"the server at {url}",
         size.plan(),
         tuple(parts),
-        notes=notes | {"seeds": f"from {first}", "reference": reference, "versions": versions()},
+        notes=notes | {"seeds": server.seeds_from(first), "reference": reference, "versions": versions()},
     )
 
 
@@ -233,7 +235,7 @@ def _matrix(
             draws=size.draws,
             say=outputs.notes.say,
         )
-    notes = {"prompt": prompt.name, "seeds": f"from {first}", "reference": reference}
+    notes = {"prompt": prompt.name, "seeds": server.seeds_from(first), "reference": reference}
     return replace(evidence, notes=notes | {"versions": versions()})
 
 
@@ -260,5 +262,5 @@ def _on_off(
         # Other seeds: a decoder whose text depends on the seed alone must not look exact.
         without = off.texts(what, policy, num, begin + num)
         parts.append(TextCounts.of(p.name, with_drafts, without))
-    notes = {"seeds": f"from {first}", "versions": versions()}
+    notes = {"seeds": on.seeds_from(first), "versions": versions()}
     return OnOffEvidence(f"the server at {url}", size.plan(), tuple(parts), notes)

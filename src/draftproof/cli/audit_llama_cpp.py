@@ -18,6 +18,7 @@ from draftproof.cli.audit_worker import (
 )
 from draftproof.cli.context import CliContext
 from draftproof.cli.flat_options import flat
+from draftproof.cli.given_options import refuse
 from draftproof.errors import ConfigError
 
 __all__ = ["llama_cpp"]
@@ -58,7 +59,9 @@ def llama_cpp(
     size = common.size(is_sequential=hands.sequential)
     options: dict[str, Any] = {"model": str(model)}
     drafter = "no drafter"
-    if prompt_lookup is not None:
+    if prompt_lookup is None:
+        refuse(ctx, ["max_ngram_size"], "expected --prompt-lookup beside it")
+    else:
         if prompt_lookup < 1 or max_ngram_size < 1:
             raise ConfigError(
                 f"--prompt-lookup {prompt_lookup}, --max-ngram-size {max_ngram_size}: "
@@ -68,7 +71,7 @@ def llama_cpp(
         drafter = f"prompt lookup of {prompt_lookup} tokens"
     asked = Asked(
         f"llama-cpp-python on {model.name} with {drafter}",
-        prompt_lookup is not None,
+        common.stated(has_drafter=prompt_lookup is not None),
         common.horizon,
         common.knobs(
             min_p=min_p,

@@ -19,6 +19,7 @@ from draftproof.cli.audit_worker import (
 )
 from draftproof.cli.context import CliContext
 from draftproof.cli.flat_options import flat
+from draftproof.cli.given_options import refuse
 from draftproof.errors import ConfigError
 
 __all__ = ["openvino"]
@@ -91,6 +92,10 @@ def openvino(
     ):
         if value is not None and value < 1:
             raise ConfigError(f"{name} {value}: expected 1 or more")
+    if prompt_lookup is None:
+        refuse(ctx, ["max_ngram_size"], "expected --prompt-lookup beside it")
+    if draft_model is None:
+        refuse(ctx, ["num_assistant_tokens"], "expected --draft-model beside it")
     if prompt_lookup is not None:
         options |= {"prompt_lookup": prompt_lookup, "max_ngram_size": max_ngram_size}
         drafter = f"prompt lookup of {prompt_lookup} tokens"
@@ -101,7 +106,7 @@ def openvino(
         options["properties"] = v.json_object(properties, "--properties")
     asked = Asked(
         f"OpenVINO GenAI on {model.name} with {drafter}",
-        drafter != "no drafter",
+        common.stated(has_drafter=drafter != "no drafter"),
         common.horizon,
         common.knobs(
             repetition_penalty=repetition_penalty,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AuditSize",
     "Common",
+    "Drafts",
     "Encoder",
     "Hands",
     "MoreKnobs",
@@ -41,6 +43,25 @@ DEFAULT_PROMPTS = (
     "red, green, blue, red, green, blue, red, green, blue, red, green,",
     "The cat sat on the mat. The dog sat on the mat. The cat sat on the",
 )
+
+
+
+class Drafts(StrEnum):
+    """What is stated about speculation before an audit."""
+
+    SHOWN = "shown"
+    ASSUMED = "assumed"
+    NONE = "none"
+
+    @property
+    def must_show(self) -> bool:
+        """Whether "exact" needs drafts that show."""
+        return self is Drafts.SHOWN
+
+    @property
+    def is_assumed(self) -> bool:
+        """Whether somebody vouches for them."""
+        return self is Drafts.ASSUMED
 
 
 def _option(panel: str, *names: str, help: str, metavar: str | None = None) -> Any:
@@ -97,6 +118,16 @@ PromptsFile = Annotated[
     Path | None, _option(PROMPTS, "--prompts", metavar="FILE", help="One prompt per line.")
 ]
 
+DraftsOf = Annotated[
+    Drafts | None,
+    _option(
+        STATISTICS,
+        "--drafts",
+        help="What exact needs: drafts that show, the default beside a drafter; drafts that you "
+        "know of although they cannot show; or none, of plain decoding.",
+    ),
+]
+
 Horizon = Annotated[int, _option(POLICY, "--horizon", help="Tokens of a continuation.")]
 Temperature = Annotated[float, _option(POLICY, "--temperature", help="Above 0.")]
 TopK = Annotated[
@@ -141,6 +172,7 @@ class Common:
     power: PowerOf = 0.99
     calibration_samples: Calibration = 20_000
     seed: Seed = None
+    drafts: DraftsOf = None
     as_json: Json = False
     html: Html = None
     save: Save = None
@@ -150,6 +182,30 @@ class Common:
     def named(self) -> NamedPrompts:
         """Prompts as texts, as token ids and as a file."""
         return self.prompt, self.prompt_ids, self.prompts
+
+    def stated(self, *, has_drafter: bool = True) -> Drafts:
+        """Return what is stated about speculation.
+
+        Parameters
+        ----------
+        has_drafter : bool, default True
+            Whether the subject was given a drafter, or may have one.
+
+        Returns
+        -------
+        Drafts
+            By default drafts must show where there may be any.
+
+        Raises
+        ------
+        ConfigError
+            If drafts are expected of a subject without a drafter.
+        """
+        if has_drafter:
+            return self.drafts or Drafts.SHOWN
+        if self.drafts not in (None, Drafts.NONE):
+            raise ConfigError(f"--drafts {self.drafts.value} without a drafter: expected one")
+        return Drafts.NONE
 
     def knobs(self, rest: MoreKnobs | None = None, **more: float) -> dict[str, Any]:
         """Return the fields of `SamplingParams`, with those that not every verb has."""
@@ -194,7 +250,9 @@ class Hands:
     ray: RayAddress = None
 
     def __post_init__(self) -> None:
-        """Refuse two ways at once before anything is loaded."""
+        """Refuse two ways at once, and no hands, before anything is loaded."""
+        if self.processes < 1:
+            raise ConfigError(f"--processes {self.processes}: expected 1 or more")
         if self.ray is not None and self.processes != 1:
             raise ConfigError(f"--processes {self.processes} and --ray: expected one of them")
 

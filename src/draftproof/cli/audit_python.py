@@ -11,16 +11,21 @@ import typer
 
 from draftproof.cli import audit_options as a
 from draftproof.cli import options as o
+from draftproof.cli.audit_engine_modes import POLICY
 from draftproof.cli.audit_finish import Outputs, finish, versions
 from draftproof.cli.audit_sequential import drawn_evidence
 from draftproof.cli.context import CliContext
 from draftproof.cli.flat_options import flat
+from draftproof.cli.given_options import refuse
 from draftproof.errors import ConfigError
 
 if TYPE_CHECKING:
     from draftproof.audit.subjects import Draws, LawFile, Policy
 
 __all__ = ["python", "reference_laws"]
+
+#: Options that shape the law of a model.
+_OF_A_MODEL = ("precision", "horizon", *POLICY)
 
 Reference = Annotated[
     str,
@@ -43,7 +48,8 @@ def python(
     speculates: Annotated[
         bool,
         typer.Option(
-            "--speculates/--plain", help="Whether it is said to speculate; then drafts must show."
+            "--speculates/--plain",
+            help="Whether it is said to speculate; then drafts must show. --plain is --drafts none.",
         ),
     ] = True,
     common: a.Common = a.Common(tv=0.05),
@@ -59,9 +65,16 @@ def python(
     outputs = common.outputs()
     size = common.size(is_sequential=hands.sequential)
     plan = size.plan()
+    drafts = common.stated() if speculates else a.Drafts.NONE
+    if common.drafts not in (None, drafts):
+        raise ConfigError(f"--drafts {common.drafts.value} and --plain: expected one of them")
     recipe = PythonRecipe(function)
     recipe()  # a function that cannot be found is refused before a model is loaded
-    policy = a.policy_of(common.horizon, **common.knobs(more))
+    if reference.endswith(".json"):
+        refuse(ctx, _OF_A_MODEL, f"of no use with {reference}, whose laws are fixed")
+        policy = a.policy_of(1)  # the file says how long its laws are, and nobody else does
+    else:
+        policy = a.policy_of(common.horizon, **common.knobs(more))
     laws = reference_laws(context, reference, precision.value, policy, common.named, outputs)
     first = size.first_seed()
 
@@ -73,7 +86,8 @@ def python(
                 prompt_evidence(each.name, each.law, draws)
                 for each, draws in zip(laws, drawn, strict=True)
             ),
-            expects_speculation=speculates,
+            expects_speculation=drafts.must_show,
+            assumes_speculation=drafts.is_assumed,
             notes={"seeds": f"from {first}", "reference": reference, "versions": versions()},
         )
 

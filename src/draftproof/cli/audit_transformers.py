@@ -15,6 +15,7 @@ from draftproof.cli.audit_sequential import drawn_evidence
 from draftproof.cli.audit_worker import Asked, Python, Timeout, audit_process
 from draftproof.cli.context import CliContext
 from draftproof.cli.flat_options import flat
+from draftproof.cli.given_options import refuse
 from draftproof.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -64,12 +65,14 @@ def transformers(
     outputs = common.outputs()
     size = common.size(is_sequential=hands.sequential)
     size.plan()  # refuses rates that are none before anything is loaded
+    if python is None:
+        refuse(ctx, ["timeout"], "expected --python beside it")
     recipe = TransformersRecipe(
         folder, assistant, prompt_lookup, early_exit, own_tokenizers, num_assistant_tokens
     )
     asked = Asked(
         f"transformers' generate on {folder.name} with {recipe.drafter}",
-        recipe.has_drafter,
+        common.stated(has_drafter=recipe.has_drafter),
         common.horizon,
         common.knobs(
             min_p=min_p,
@@ -118,7 +121,8 @@ def _audit_here(
                 prompt_evidence(prompt.name, law, draws)
                 for prompt, law, draws in zip(prompts, laws, drawn, strict=True)
             ),
-            expects_speculation=asked.speculates,
+            expects_speculation=asked.drafts.must_show,
+            assumes_speculation=asked.drafts.is_assumed,
             notes={
                 "policy": asked.policy,
                 "seeds": f"a hash of {first} + number of the draw",

@@ -95,6 +95,10 @@ class HttpCompletions:
         self._connections = connections
         self._transport = transport
 
+    def seeds_from(self, first: int) -> str:
+        """Return which seeds the requests send, in words."""
+        return f"from {first}" if self._spelling.sends_seed else "none were sent"
+
     def texts(
         self, prompt: str | Sequence[int], policy: Policy, num: int, first_seed: int
     ) -> list[str]:

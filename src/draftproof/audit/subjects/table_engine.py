@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +23,10 @@ from draftproof.errors import ConfigError, InvariantError
 from draftproof.evidence import JointLaw
 from draftproof.verify import Executor, NumpyExecutor
 
-__all__ = ["PROMPT", "LawDrafter", "PrefixBackend", "TableRecipe", "planted"]
+if TYPE_CHECKING:
+    from draftproof.testing.faults import EngineFault
+
+__all__ = ["PROMPT", "LawDrafter", "PrefixBackend", "TableRecipe", "planted", "rule_of"]
 
 #: The prompt, and the token that certainly follows it; the tables begin behind both.
 PROMPT: Prefix = (0,)
@@ -202,9 +206,12 @@ class TableRecipe:
     fault: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse an unknown fault before work is shared out."""
-        if self.fault:
-            planted(self.fault)
+        """Refuse an unknown fault, and one of another rule, before work is shared out."""
+        if self.fault and rule_of(self.fault) != self.rule:
+            raise ConfigError(
+                f"fault {self.fault!r} with the rule {self.rule!r}: expected "
+                f"{rule_of(self.fault)!r}, of which it is a fault"
+            )
 
     def __call__(self) -> EngineSubject:
         """Make the subject."""
@@ -259,9 +266,35 @@ def planted(name: str) -> Executor:
     ConfigError
         If there is no such fault, or it sits in another part than the executor.
     """
+    fault = _fault_of_a_rule(name)
+    return fault.plant(fault.scene.parts(CoinSource)).executor
+
+
+def rule_of(name: str) -> str:
+    """Return the rule that a fault of the engine is a fault of.
+
+    Parameters
+    ----------
+    name : str
+        See `planted`.
+
+    Returns
+    -------
+    str
+        The rule that its executor follows, but for the defect.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such fault, or it sits in another part than the executor.
+    """
+    return _fault_of_a_rule(name).scene.rule or "standard"
+
+
+def _fault_of_a_rule(name: str) -> EngineFault:
     from draftproof.testing.faults import ENGINE_FAULTS
 
     rules = {fault.name: fault for fault in ENGINE_FAULTS if fault.where in ("rule", "laws")}
     if name not in rules:
         raise ConfigError(f"fault {name!r}: expected one of {', '.join(sorted(rules))}")
-    return rules[name].plant(rules[name].scene.parts(CoinSource)).executor
+    return rules[name]

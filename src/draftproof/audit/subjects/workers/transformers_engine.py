@@ -74,6 +74,12 @@ class Engine:
         if options.get("prompt_lookup"):
             self.drafting["prompt_lookup_num_tokens"] = options["prompt_lookup"]
         if options.get("early_exit"):
+            layers = self.model.config.num_hidden_layers
+            if options["early_exit"] >= layers:
+                raise ValueError(
+                    f"early exit after layer {options['early_exit']} of {layers}: "
+                    "expected fewer layers than the model has"
+                )
             self.drafting["assistant_early_exit"] = options["early_exit"]
         if options.get("assistant"):
             drafter = _load(options["assistant"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -150,7 +151,83 @@ def test_any_decoders_text_may_be_held_against_a_model():
     assert verdict.defects == (("p", 2, 1, pytest.approx(1.0, abs=1e-6)),)
 
 
+def good(**changed):
+    """A text of two tokens, the best ones."""
+    fields = {
+        "prompt": "p", "kappa": 2, "tokens": (1, 2), "gaps": (0.0, 0.0), "lower": (False, False),
+        "leads": (1.0, 1.0), "noise": (0.0, 0.0), "drafted": 3,
+    }  # fmt: skip
+    return GreedyText(**fields | changed)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("gaps", np.nan), ("gaps", -1.0), ("leads", np.nan), ("leads", -0.5),
+        ("noise", np.nan), ("noise", np.inf), ("noise", -1e-3),
+    ],
+)  # fmt: skip
+def test_figures_that_are_no_numbers_never_pass(name, value, tmp_path):
+    assert judge_greedy(GreedyEvidence("x", (good(),))).exit_code == 0
+    with pytest.raises(ConfigError, match=f"{name} of token 1 after 'p'"):
+        good(**{name: (0.0, value)})
+    # The same in a certificate that is read back.
+    evidence = GreedyEvidence("x", (good(),))
+    stored = kind_of(evidence).stored(evidence, judge_greedy(evidence))
+    stored["evidence"]["texts"][0][name][1] = str(value)
+    path = tmp_path / "c.json"
+    path.write_text(json.dumps(stored))
+    with pytest.raises(ConfigError, match=f"{name} of token 1 after 'p'"):
+        check(path)
+
+
+def test_a_token_that_the_model_cannot_give_is_a_defect():
+    verdict = judge_greedy(GreedyEvidence("x", (good(gaps=(0.0, np.inf)),)))
+    assert verdict.exit_code == 1
+    assert verdict.num_defects == 1
+
+
+class NoNumbers(TableBackend):
+    """Puts a value that is no logit at one place of every row of logits, past place 2."""
+
+    value = np.nan
+
+    def forward(self, batch):
+        logits = super().forward(batch).copy()
+        logits[batch.positions[batch.logits_rows] > 2, 4] = self.value
+        return logits
+
+
+class Overflowing(NoNumbers):
+    value = np.inf
+
+
+@pytest.mark.parametrize("model", [NoNumbers, Overflowing])
+def test_logits_that_are_no_numbers_end_the_audit(model):
+    target = model(cycle(2, lambda _: 1.0))
+    with pytest.raises(ConfigError, match="no numbers"):
+        check_greedy_text(target, "p", (0,), [1, 2, 3, 4], 2, drafted=3)
+
+
+def test_every_prompt_must_have_shown_drafts():
+    silent = replace(good(), prompt="q", drafted=0)
+    plain = replace(silent, kappa=0)
+    assert judge_greedy(GreedyEvidence("x", (good(), replace(plain, prompt="p")))).exit_code == 0
+    verdict = judge_greedy(GreedyEvidence("x", (good(), plain, silent)))
+    assert verdict.exit_code == 3
+    assert verdict.reason == "nothing was drafted after 'q'"
+    assert judge_greedy(GreedyEvidence("x", (good(), plain))).exit_code == 3
+
+
 def test_bad_evidence_is_refused():
+    for margin in (np.nan, np.inf, 0.5):
+        with pytest.raises(ConfigError, match="margin"):
+            GreedyEvidence("x", (good(),), margin=margin)
+    for changed in ({"kappa": True}, {"drafted": -1}, {"tokens": (1, 2.5)}):
+        with pytest.raises(ConfigError, match="whole numbers"):
+            good(**changed)
+    with pytest.raises(ConfigError, match="true or false"):
+        good(lower=(0, 1))
     with pytest.raises(ConfigError, match="figure for each"):
         GreedyText("p", 0, (1, 2), (0.0,), (False,), (1.0,), (0.0,))
     with pytest.raises(ConfigError, match="no text"):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from draftproof.audit import Plan
 from draftproof.audit.kinds import check, kind_of
-from draftproof.audit.stream import judge_stream
+from draftproof.audit.stream import PromptDrafts, StreamLook, judge_stream
 from draftproof.audit.stream_run import watch_stream
 from draftproof.backends.table import FunctionTable, TableBackend, seeded_probs
 from draftproof.core.params import SamplingParams
@@ -66,10 +67,25 @@ def test_the_engine_raises_no_alarm_and_its_certificate_recomputes(tmp_path):
     assert verdict.smallest_tv <= PLAN.tv
     assert evidence.bets.tolerance == 0
     assert evidence.num_with_law == 600
+    assert [each.prompt for each in evidence.drafts] == ["p", "q"]
+    assert all(each.drafted > each.accepted > 0 for each in evidence.drafts)
     stored = tmp_path / "c.json"
-    stored.write_text(json.dumps(kind_of(evidence).stored(evidence, verdict)))
+    written = kind_of(evidence).stored(evidence, verdict)
+    stored.write_text(json.dumps(written))
     again = check(stored)
     assert not again.differences
+    # The same evidence with a prompt after which nothing was drafted.
+    silent = replace(evidence, drafts=(evidence.drafts[0], PromptDrafts("q", 0, 0)))
+    assert judge_stream(silent).exit_code == 3
+    assert judge_stream(silent).reason == "nothing was drafted after 'q'"
+    # Figures that are no numbers are compared with nothing: they are refused.
+    written["evidence"]["looks"][0]["log_wealth"][0] = "nan"
+    stored.write_text(json.dumps(written))
+    with pytest.raises(ConfigError, match="wealth"):
+        check(stored)
+    for changed in ({"sample_tv": np.nan}, {"gaps": (((np.nan,),), ((0.1,),))}):
+        with pytest.raises(ConfigError, match=r"expected (a TV|finite)"):
+            replace(evidence, **changed)
     assert ("rounding", "a bias up to TV 0 per token raises no alarm") in again.facts
 
 
@@ -88,8 +104,27 @@ def test_an_engine_that_never_drafted_gets_no_verdict():
     assert "nothing was drafted" in verdict.reason
 
 
+def test_a_prompt_that_the_budget_never_comes_to_is_named():
+    evidence = run(budget=75)
+    assert evidence.drafts[0].drafted > 0
+    assert evidence.drafts[1] == PromptDrafts("q", 0, 0)
+    verdict = judge_stream(evidence)
+    assert verdict.exit_code == 3
+    assert verdict.reason == "nothing was drafted after 'q'"
+
+
+def test_counts_that_cannot_be_are_refused():
+    with pytest.raises(ConfigError, match="drafts kept after"):
+        PromptDrafts("p", 2, 3)
+    for wealth in (np.nan, np.inf):
+        with pytest.raises(ConfigError, match="wealth"):
+            StreamLook(5, 0, (wealth,))
+    with pytest.raises(ConfigError, match="whole numbers"):
+        StreamLook(5, -1, (0.0,))
+
+
 def test_too_short_a_text_is_no_evidence():
-    verdict = judge_stream(run(budget=20))
+    verdict = judge_stream(run(budget=150))
     assert verdict.exit_code == 3
     assert "would have been seen" in verdict.reason
 

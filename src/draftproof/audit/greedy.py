@@ -13,6 +13,7 @@ movement that was measured.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -42,7 +43,8 @@ class GreedyText:
     tokens : tuple of int, length T
         The text.
     gaps : tuple of float, length T
-        Best logit less that of the emitted token; 0 where it is the best.
+        Best logit less that of the emitted token; 0 where it is the best, infinite where
+        the model cannot give it.
     lower : tuple of bool, length T
         Whether the best logit also belongs to a lower id than the emitted one: a tie that
         a right decoder breaks the other way.
@@ -50,9 +52,16 @@ class GreedyText:
         Best logit less that of the runner-up.
     noise : tuple of float, length T
         Largest change, over the measured pass shapes, of the difference between the best
-        logit and the emitted token's, or the runner-up's where the best was emitted.
+        logit and the emitted token's, or the runner-up's where the best was emitted;
+        finite.
     drafted : int
         Drafts of the rounds that wrote it.
+
+    Raises
+    ------
+    ConfigError
+        If there is no token, a column has another length, or a figure is none: NaN,
+        negative, or a noise that is infinite.
     """
 
     prompt: str
@@ -65,10 +74,26 @@ class GreedyText:
     drafted: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse columns of other lengths."""
+        """Refuse columns of other lengths, and figures that are none."""
         columns = (self.gaps, self.lower, self.leads, self.noise)
         if {len(column) for column in columns} != {len(self.tokens)} or not self.tokens:
             raise ConfigError(f"{len(self.tokens)} tokens: expected some, and a figure for each")
+        for name in ("gaps", "leads", "noise"):
+            for place, value in enumerate(getattr(self, name)):
+                # NaN is below nothing and above nothing: it would pass every comparison.
+                if not value >= 0 or (name == "noise" and math.isinf(value)):
+                    raise ConfigError(
+                        f"{name} of token {place} after {self.prompt!r}: {value}, expected 0 or "
+                        "more, from logits that are numbers"
+                    )
+        if not all(type(flag) is bool for flag in self.lower):
+            raise ConfigError(f"lower after {self.prompt!r}: expected true or false for each token")
+        counts = (self.kappa, self.drafted, *self.tokens)
+        if not all(type(n) is int and n >= 0 for n in counts):
+            raise ConfigError(
+                f"kappa {self.kappa!r}, drafted {self.drafted!r}, or a token after "
+                f"{self.prompt!r}: expected whole numbers, 0 or more"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +126,7 @@ class GreedyEvidence:
         """Refuse an audit of nothing."""
         if not self.texts:
             raise ConfigError("no text: expected at least one")
-        if self.margin < 1 or not 0 < self.most_blind < 1:
+        if not 1 <= self.margin < math.inf or not 0 < self.most_blind < 1:
             raise ConfigError(
                 f"margin {self.margin}, most_blind {self.most_blind}: expected 1 or more, and a "
                 "share inside (0, 1)"
@@ -197,7 +222,8 @@ class GreedyVerdict(Judged):
     ----------
     verdict : str
         ``"exact"``: every token is the best one of a fresh prefill, up to the tolerance.
-        ``"biased"``: one is not. ``"not enough evidence"``: neither can be said.
+        ``"biased"``: one is not. ``"not enough evidence"``: neither can be said, or
+        nothing was drafted after a prompt.
     reason : str
         One sentence.
     tolerance : float
@@ -327,8 +353,15 @@ def _decide(
             f"{len(defects)} of {places} tokens are defects: token {place} after {prompt!r} with "
             f"{kappa} drafts is {size}, rounding explains {tolerance:.3g}"
         )
-    if not any(text.drafted for text in evidence.texts if text.kappa):
+    drafted = {text.prompt: 0 for text in evidence.texts}
+    for text in evidence.texts:
+        if text.kappa:
+            drafted[text.prompt] += text.drafted
+    if not any(drafted.values()):
         return "not enough evidence", "nothing was drafted: plain decoding was audited"
+    silent = [repr(prompt) for prompt, count in drafted.items() if not count]
+    if silent:
+        return "not enough evidence", f"nothing was drafted after {', '.join(silent)}"
     if blind > evidence.most_blind:
         return "not enough evidence", (
             f"at {blind:.0%} of the places the runner-up is within the rounding, {tolerance:.3g}; "

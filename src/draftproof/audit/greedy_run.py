@@ -52,6 +52,12 @@ def check_greedy_text(
     GreedyText
         Figures of a fresh prefill, and how they move in rows of one token, of two, and of
         kappa + 1.
+
+    Raises
+    ------
+    ConfigError
+        If the model's logits are no numbers at a place: NaN, infinite above, or minus
+        infinity in passes of one shape and not of another.
     """
     emitted = np.array(tokens, dtype=np.int64)
     best, second, gaps, lower, leads = [], [], [], [], []
@@ -64,6 +70,10 @@ def check_greedy_text(
         rest[rows, top] = -np.inf
         runner = rest.argmax(axis=1)
         peak = logits[rows, top].astype(np.float64)
+        if not np.isfinite(peak).all() or np.isnan(logits).any():
+            raise ConfigError(
+                f"the model's logits after {prompt!r} are no numbers: nothing is best"
+            )
         gap = peak - logits[rows, here]
         best.append(top)
         second.append(np.where(here == top, runner, here))

@@ -112,11 +112,19 @@ def facts_of_stream(evidence: StreamEvidence, verdict: StreamVerdict) -> list[Fa
             "rounding",
             f"a bias up to TV {evidence.bets.tolerance:.3g} per token raises no alarm",
         ),
-        ("speculation", f"{evidence.accepted} of {evidence.drafted} drafts accepted"),
+        ("speculation", _drafts_text(evidence)),
     ]
     if verdict.strongest:
         facts.append(("finding", f"the bet that won most: {verdict.strongest}"))
     return facts + sorted(evidence.notes.items())
+
+
+def _drafts_text(evidence: StreamEvidence) -> str:
+    text = f"{evidence.accepted} of {evidence.drafted} drafts accepted"
+    if len(evidence.drafts) > 1:
+        each = (f"{p.prompt!r} {p.accepted} of {p.drafted}" for p in evidence.drafts)
+        text += f"; after {', '.join(each)}"
+    return text
 
 
 def facts_of_greedy(evidence: GreedyEvidence, verdict: GreedyVerdict) -> list[Fact]:

@@ -20,10 +20,17 @@ from draftproof.errors import ConfigError
 from draftproof.evidence.stream import StreamBets
 from draftproof.evidence.stream_power import smallest_share
 
-__all__ = ["SCHEMA", "StreamEvidence", "StreamLook", "StreamVerdict", "judge_stream"]
+__all__ = [
+    "SCHEMA",
+    "PromptDrafts",
+    "StreamEvidence",
+    "StreamLook",
+    "StreamVerdict",
+    "judge_stream",
+]
 
-#: Name and version of the stored form.
-SCHEMA = "draftproof-stream/1"
+#: Name and version of the stored form; the first pooled the drafts of all prompts.
+SCHEMA = "draftproof-stream/2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +44,49 @@ class StreamLook:
     num_impossible : int
         Those whose reference probability is 0.
     log_wealth : tuple of float
-        Logarithm of the wealth of each bettor, in the order of `StreamBets.log_weights`.
+        Logarithm of the wealth of each bettor, in the order of `StreamBets.log_weights`;
+        minus infinity for one that lost everything.
     """
 
     num_tokens: int
     num_impossible: int
     log_wealth: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse counts that are none, and wealth that is no number."""
+        counts = (self.num_tokens, self.num_impossible)
+        if not all(type(n) is int and n >= 0 for n in counts):
+            raise ConfigError(f"{counts} tokens, impossible: expected whole numbers, 0 or more")
+        if not all(value < math.inf for value in self.log_wealth):
+            raise ConfigError(f"wealth {self.log_wealth}: expected logarithms of finite numbers")
+
+
+@dataclass(frozen=True, slots=True)
+class PromptDrafts:
+    """What was drafted in all texts after one prompt.
+
+    Parameters
+    ----------
+    prompt : str
+        Its name.
+    drafted : int
+        Drafts of the decoder's own rounds.
+    accepted : int
+        Those it kept.
+    """
+
+    prompt: str
+    drafted: int
+    accepted: int
+
+    def __post_init__(self) -> None:
+        """Refuse counts that cannot be."""
+        counts = (self.drafted, self.accepted)
+        if not all(type(n) is int for n in counts) or not 0 <= self.accepted <= self.drafted:
+            raise ConfigError(
+                f"{self.accepted!r} of {self.drafted!r} drafts kept after {self.prompt!r}: "
+                "expected counts, the first at most the second"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +112,8 @@ class StreamEvidence:
     gaps : tuple of tuple of tuple of float
         At places of the sample: what the bets turn on for a token of the target, and for
         one of the drafter.
-    drafted : int
-        Drafts of the decoder's own rounds.
-    accepted : int
-        Those it kept.
+    drafts : tuple of PromptDrafts
+        Drafts after every prompt.
     notes : mapping of str to str
         Whatever shall travel with the certificate.
     """
@@ -84,15 +126,34 @@ class StreamEvidence:
     num_with_law: int
     sample_tv: float
     gaps: tuple[tuple[tuple[float, ...], ...], tuple[tuple[float, ...], ...]]
-    drafted: int
-    accepted: int
+    drafts: tuple[PromptDrafts, ...]
     notes: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuse an audit of nothing."""
+        """Refuse an audit of nothing, and figures that are none."""
         bettors = len(self.bets.log_weights)
         if not self.looks or any(len(look.log_wealth) != bettors for look in self.looks):
             raise ConfigError(f"expected one look or more, with the wealth of {bettors} bettors")
+        if not self.drafts:
+            raise ConfigError("no prompt: expected at least one")
+        most = self.looks[-1].num_tokens
+        if type(self.num_with_law) is not int or not 0 <= self.num_with_law <= most:
+            raise ConfigError(f"a law at {self.num_with_law} tokens of {most}: expected fewer")
+        # Without a sample there is no distance, and no sensitivity either.
+        if self.gaps[0] and not 0 <= self.sample_tv <= 1 + 1e-9:
+            raise ConfigError(f"distance {self.sample_tv} of target and drafter: expected a TV")
+        if not all(math.isfinite(value) for rows in self.gaps for row in rows for value in row):
+            raise ConfigError("bets of the sample: expected finite numbers")
+
+    @property
+    def drafted(self) -> int:
+        """Drafts of the decoder's own rounds, after all prompts."""
+        return sum(each.drafted for each in self.drafts)
+
+    @property
+    def accepted(self) -> int:
+        """Those it kept."""
+        return sum(each.accepted for each in self.drafts)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain lists, numbers and strings."""
@@ -145,8 +206,7 @@ class StreamEvidence:
                 stored["num_with_law"],
                 float(stored["sample_tv"]),
                 (right, wrong),
-                stored["drafted"],
-                stored["accepted"],
+                tuple(PromptDrafts(**each) for each in stored["drafts"]),
                 dict(stored["notes"]),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -265,6 +325,9 @@ def _decide(
         )
     if not evidence.drafted:
         return "not enough evidence", "nothing was drafted: plain decoding was audited"
+    silent = [repr(each.prompt) for each in evidence.drafts if not each.drafted]
+    if silent:
+        return "not enough evidence", f"nothing was drafted after {', '.join(silent)}"
     if not smallest <= plan.tv:
         size = "no tilt towards the drafter"
         if math.isfinite(smallest):

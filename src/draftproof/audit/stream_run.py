@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from draftproof.audit.evidence_file import Plan
 from draftproof.audit.forced import draft_law_at, forced_laws, law_distance
-from draftproof.audit.stream import StreamEvidence, StreamLook
+from draftproof.audit.stream import PromptDrafts, StreamEvidence, StreamLook
 from draftproof.core.history import History
 from draftproof.core.params import SamplingParams
 from draftproof.engine import EngineCore, GenerateRequest, GenerateResult
@@ -147,22 +148,23 @@ def watch_stream(
     index = 0
     while (reader is None or not reader.audit.is_alarmed) and index * text_tokens < budget:
         count = min(_TEXTS, math.ceil((budget - index * text_tokens) / text_tokens))
-        asked = [tuple(prompts[n % len(prompts)][1]) for n in range(index, index + count)]
+        named = [prompts[n % len(prompts)] for n in range(index, index + count)]
+        asked = [tuple(ids) for _, ids in named]
         results = _write(core, asked, params, text_tokens, first_seed + index)
         if reader is None:
             first = results[0].token_ids
             if bets is None:
                 bets = StreamBets(tolerance=measured_tolerance(core, asked[0], first, params))
             reader = _Reader(core, params, StreamAudit(bets, plan.alpha), plan.seed)
-        for ids, result in zip(asked, results, strict=True):
-            reader.read(ids, result)
+        for (name, _), ids, result in zip(named, asked, results, strict=True):
+            reader.read(name, ids, result)
             if reader.audit.is_alarmed:
                 break
         index += count
         odds = math.exp(min(reader.audit.log_e, 700.0))
         say(f"{reader.audit.num_tokens} tokens, evidence of {odds:.3g} to 1 against exactness")
     assert reader is not None  # narrows the type
-    return reader.evidence(subject, plan, budget)
+    return reader.evidence(subject, plan, budget, [name for name, _ in prompts])
 
 
 def _write(
@@ -199,11 +201,13 @@ class _Reader:
         self._params = params
         self._sample = _Sample(seed_of(seed, "sample"))
         self._looks: list[StreamLook] = []
-        self._num_with_law = self._drafted = self._accepted = 0
+        self._num_with_law = 0
+        self._drafted: Counter[str] = Counter()
+        self._accepted: Counter[str] = Counter()
 
-    def read(self, prompt_ids: tuple[int, ...], result: GenerateResult) -> None:
-        self._drafted += result.stats.num_draft_tokens
-        self._accepted += result.stats.num_accepted_tokens
+    def read(self, prompt: str, prompt_ids: tuple[int, ...], result: GenerateResult) -> None:
+        self._drafted[prompt] += result.stats.num_draft_tokens
+        self._accepted[prompt] += result.stats.num_accepted_tokens
         audit, text = self.audit, result.token_ids
         name = f"audit of {result.request_id}"
         drafter = self._core.proposers.get(self._core.default_proposer)
@@ -231,8 +235,15 @@ class _Reader:
         wealth = tuple(audit.log_wealth.tolist())
         self._looks.append(StreamLook(audit.num_tokens, audit.num_impossible, wealth))
 
-    def evidence(self, subject: str, plan: Plan, budget: int) -> StreamEvidence:
+    def evidence(
+        self, subject: str, plan: Plan, budget: int, prompts: Sequence[str]
+    ) -> StreamEvidence:
         distances = self._sample.distances
+        # A prompt that the budget never came to has drafted nothing.
+        drafts = (
+            PromptDrafts(name, self._drafted[name], self._accepted[name])
+            for name in dict.fromkeys(prompts)
+        )
         return StreamEvidence(
             subject,
             plan,
@@ -242,6 +253,5 @@ class _Reader:
             self._num_with_law,
             float(np.mean(distances)) if distances else math.nan,
             (tuple(self._sample.right), tuple(self._sample.wrong)),
-            self._drafted,
-            self._accepted,
+            tuple(drafts),
         )

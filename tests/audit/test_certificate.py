@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from draftproof.audit import (
     Certificate,
+    DraftTotals,
     Evidence,
     ModelRows,
     Plan,
@@ -22,6 +24,8 @@ from draftproof.audit import (
 )
 from draftproof.audit.fixtures import fixture_tables, seeded_tables
 from draftproof.audit.rounds import shipped
+from draftproof.audit.shown_drafts import silent_prompts, unshown
+from draftproof.audit.verdict import pooled_acceptance
 from draftproof.errors import ConfigError
 from draftproof.evidence import Counts, JointLaw
 
@@ -45,6 +49,12 @@ def log_of(rule: str, rounds: int) -> RoundLog:
     return RoundLog(
         (KAPPA,) * rounds, tuple(kept.tolist()), tuple((kept + 1).tolist()), (False,) * rounds
     )
+
+
+def rounds_of(drafting: int, plain: int = 0) -> RoundLog:
+    num = drafting + plain
+    drafted = (1,) * drafting + (0,) * plain
+    return RoundLog(drafted, (0,) * num, (1,) * num, (False,) * num)
 
 
 def evidence(counts: Counts, **options) -> Evidence:
@@ -104,11 +114,68 @@ def test_plain_decoding_is_no_evidence_for_speculation() -> None:
         assert "speculation never happened" in found.findings
 
 
+# The law has a horizon of 3, so that N drafting rounds were of N / 3 draws at least.
+@pytest.mark.parametrize(
+    ("logs", "reason"),
+    [
+        ([{}], "does not tell whether it drafted after 'p0'; where that is known, --drafts"),
+        ([{"rounds": rounds_of(1)}], "certain in 3.34e-05 of the draws after 'p0', 0.1 is expected"),
+        ([{"rounds": rounds_of(2990, 9000)}], "certain in 0.0998 of the draws after 'p0', 0.1 is"),
+        ([{"rounds": rounds_of(4000)}, {}], "does not tell whether it drafted after 'p1'"),
+        (
+            [{"rounds": rounds_of(4000)}, {"rounds": rounds_of(0, 9000)}],
+            "nothing was drafted after 'p1'",
+        ),
+        ([{"totals": DraftTotals(90, 400, 300)}], "certain in 0.01 of the draws"),
+        ([{"totals": DraftTotals(2000, None, 9000)}], "certain in 0.0667 of the draws"),
+        ([{"totals": DraftTotals(900, 2700, 900, 900)}], "certain in 0.0901 of the draws"),
+        ([{"totals": DraftTotals(0, 0, 0)}], "nothing was drafted after 'p0'"),
+        ([{"rounds": rounds_of(3000, 9000)}], ""),
+        ([{"rounds": rounds_of(4000)}, {"totals": DraftTotals(0, 9000, 3000)}], ""),
+        ([{"totals": DraftTotals(3000)}], ""),
+        ([{"totals": DraftTotals(0, 2700, None, 1000)}], ""),
+    ],
+)
+def test_exact_needs_drafts_in_a_tenth_of_the_draws_of_every_prompt(logs, reason) -> None:
+    counts = Counts(np.full(len(LAW), 10_000 // len(LAW)))
+    prompts = [PromptEvidence(f"p{i}", LAW, counts, **log) for i, log in enumerate(logs)]
+    num = counts.num_draws
+    assert num == pytest.approx(10_000, abs=30)
+    held = Evidence("test", PLAN, tuple(prompts))
+    silent = silent_prompts(held, pooled_acceptance(held))
+    assert (reason in silent) if reason else not silent
+    assert bool(silent) == bool(reason)
+    for assumed in (False, True):
+        stated = replace(held, expects_speculation=False, assumes_speculation=assumed)
+        assert not silent_prompts(stated, pooled_acceptance(stated))
+        said = "stated, not shown" if assumed else "nothing is said about speculation"
+        assert (said in unshown(stated)) == bool(reason)
+    assert not unshown(held)
+
+
+def test_a_verdict_follows_what_is_stated_about_drafts() -> None:
+    counts = counts_of("exact", 10_000)
+    assert judge(evidence(counts)).verdict == "not enough evidence"
+    vouched = evidence(counts, expects_speculation=False, assumes_speculation=True)
+    found = judge(vouched)
+    assert found.verdict == "exact"
+    assert found.reason.endswith("; that it speculated was stated, not shown")
+    stored = json.loads(json.dumps(vouched.to_json()))
+    assert Evidence.from_json(stored).to_json() == stored
+    assert Evidence.from_json(stored).assumes_speculation
+    # A bias needs no drafts to show.
+    wrong = judge(evidence(counts_of("target drawn again on reject", 20_000)))
+    assert wrong.verdict == "biased"
+    with pytest.raises(ConfigError, match="both expected and assumed"):
+        replace(vouched, expects_speculation=True)
+
+
 def test_draws_that_depend_on_each_other_are_not_pooled() -> None:
     rng = np.random.default_rng(4)
     draws = rng.choice(len(LAW), size=10_000, p=LAW.probs)
     cells = np.bincount(draws, minlength=len(LAW))
-    fair = judge(evidence(Counts(cells), serial=tuple(draws.tolist())))
+    seen = {"serial": tuple(draws.tolist()), "rounds": log_of("standard", 4000)}
+    fair = judge(evidence(Counts(cells), **seen))
     assert fair.verdict == "exact"
     for i in range(1, len(draws)):
         if rng.random() < 0.3:
@@ -142,7 +209,7 @@ def test_several_prompts_are_judged_together() -> None:
         tables = seeded_tables(seed)
         law = JointLaw.from_mapping(plain_law(tables, 2), 2)
         cells = np.random.default_rng(seed).multinomial(4000, law.probs)
-        prompts.append(PromptEvidence(f"prompt {seed}", law, Counts(cells)))
+        prompts.append(PromptEvidence(f"prompt {seed}", law, Counts(cells), rounds_of(1000)))
     plan = Plan(tv=0.08, calibration_samples=10_000)
     good = judge(Evidence("four prompts", plan, tuple(prompts)))
     assert good.verdict == "exact"

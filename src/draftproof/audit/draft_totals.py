@@ -21,15 +21,19 @@ class DraftTotals:
         Drafts that were made; None where the decoder does not tell.
     rounds : int, optional
         Rounds in which something was drafted; None where the decoder does not tell.
+    draws : int, optional
+        Draws in which something is known to have been drafted; None where the other sums
+        are all that is known.
     """
 
     accepted: int
     drafted: int | None = None
     rounds: int | None = None
+    draws: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse sums that cannot be."""
-        for name in ("accepted", "drafted", "rounds"):
+        for name in ("accepted", "drafted", "rounds", "draws"):
             value = getattr(self, name)
             if value is not None and (type(value) is not int or value < 0):
                 raise ConfigError(f"{name} {value!r}: expected a whole number of 0 or more")
@@ -47,6 +51,7 @@ class DraftTotals:
             self.accepted + other.accepted,
             _sum(self.drafted, other.drafted),
             _sum(self.rounds, other.rounds),
+            _sum(self.draws, other.draws),
         )
 
 

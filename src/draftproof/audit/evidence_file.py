@@ -194,9 +194,12 @@ class Evidence:
     rule : str
         The rule the decoder claims, ``"standard"`` or ``"block"``; empty where unknown.
     expects_speculation : bool
-        Whether a decoder that never drafted is refused a verdict.
+        Whether a decoder whose drafts do not show is not called exact; see
+        `draftproof.audit.shown_drafts`.
     notes : mapping of str to str
         Whatever shall travel with the certificate.
+    assumes_speculation : bool, default False
+        Whether somebody stated that it speculates; then drafts need not show.
     """
 
     subject: str
@@ -205,9 +208,12 @@ class Evidence:
     rule: str = ""
     expects_speculation: bool = True
     notes: Mapping[str, str] = field(default_factory=dict)
+    assumes_speculation: bool = False
 
     def __post_init__(self) -> None:
         """Refuse an audit of nothing, and a rule without a known optimum."""
+        if self.expects_speculation and self.assumes_speculation:
+            raise ConfigError("speculation both expected and assumed: expected one at most")
         if not self.prompts:
             raise ConfigError("no prompt: expected at least one")
         if self.rule not in ("", "standard", "block"):
@@ -215,11 +221,14 @@ class Evidence:
 
     def to_json(self) -> dict[str, Any]:
         """Return the stored form: plain lists, numbers and strings."""
+        # Left out where nothing is assumed, as in certificates from before it was known.
+        assumed = {"assumes_speculation": True} if self.assumes_speculation else {}
         return {
             "subject": self.subject,
             "plan": asdict(self.plan),
             "rule": self.rule,
             "expects_speculation": self.expects_speculation,
+            **assumed,
             "notes": dict(self.notes),
             "prompts": [_prompt_to_json(prompt) for prompt in self.prompts],
         }
@@ -251,6 +260,7 @@ class Evidence:
                 stored["rule"],
                 stored["expects_speculation"],
                 dict(stored["notes"]),
+                stored.get("assumes_speculation", False),
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ConfigError(f"stored evidence: {error!r}, expected schema {SCHEMA}") from error

@@ -20,12 +20,12 @@ from draftproof.audit.acceptance import AcceptanceAudit
 from draftproof.audit.diagnose import Diagnosis, candidates_of
 from draftproof.audit.evidence_file import Evidence, ModelRows
 from draftproof.audit.judged import Judged
+from draftproof.audit.shown_drafts import silent_prompts, unshown
 from draftproof.audit.verdict import (
     NAMED_NODES,
     diagnosis_of,
     findings_of,
     pooled_acceptance,
-    silent_prompts,
 )
 from draftproof.errors import ConfigError
 from draftproof.evidence.calibration import Calibrations
@@ -331,5 +331,5 @@ def _decide(
         return "not enough evidence", f"only {size} would have been seen, {plan.tv:g} was asked for"
     return "exact", (
         f"no alarm in {looks[-1][0]} draws; a bias of TV {smallest:.3g} would have raised it "
-        f"with probability {plan.power:g}"
+        f"with probability {plan.power:g}{unshown(final)}"
     )

@@ -9,6 +9,7 @@ from draftproof.audit.acceptance import AcceptanceAudit, RoundLog, audit_accepta
 from draftproof.audit.diagnose import Diagnosis, candidates_of, diagnose
 from draftproof.audit.evidence_file import Evidence, PromptEvidence
 from draftproof.audit.judged import Judged
+from draftproof.audit.shown_drafts import silent_prompts, unshown
 from draftproof.evidence.calibration import Calibrations
 from draftproof.evidence.estimate import TvEstimate, estimate_tv
 from draftproof.evidence.fixed_budget import (
@@ -28,7 +29,6 @@ __all__ = [
     "findings_of",
     "judge",
     "pooled_acceptance",
-    "silent_prompts",
 ]
 
 #: Prefixes that a verdict names.
@@ -42,8 +42,9 @@ class Verdict(Judged):
     Parameters
     ----------
     verdict : str
-        ``"exact"``: no bias was seen, and one of the planned size would have been.
-        ``"biased"``: the law is refuted. ``"not enough evidence"``: neither.
+        ``"exact"``: no bias was seen, one of the planned size would have been, and drafts
+        showed in `draftproof.audit.shown_drafts.LEAST_SHARE` of the draws, unless it was
+        stated that they need not. ``"biased"``: the law is refuted. ``"not enough evidence"``: neither.
     reason : str
         One sentence.
     alpha : float
@@ -261,38 +262,8 @@ def _decide(
         return "not enough evidence", f"only {size} would have been seen, {plan.tv:g} was asked for"
     return "exact", (
         f"p = {combined.p_value:.2g}; a bias of TV {smallest:.3g} would have been seen with "
-        f"probability {plan.power:g}"
+        f"probability {plan.power:g}{unshown(evidence)}"
     )
-
-
-def _is_plain(prompt: PromptEvidence) -> bool:
-    """Return whether a decoder that tells of its drafts told of none."""
-    if prompt.rounds is not None:
-        return not any(prompt.rounds.drafted)
-    return prompt.totals is not None and not prompt.totals.shows_speculation
-
-
-def silent_prompts(evidence: Evidence, acceptance: AcceptanceAudit | None) -> str:
-    """Say where nothing was drafted although speculation was to be audited.
-
-    Parameters
-    ----------
-    evidence : Evidence
-        Logs of the prompts.
-    acceptance : AcceptanceAudit, optional
-        Of all of them.
-
-    Returns
-    -------
-    str
-        Empty where every prompt was drafted after, or nobody expects it.
-    """
-    if not evidence.expects_speculation:
-        return ""
-    if acceptance and not acceptance.num_drafted:
-        return "nothing was drafted: plain decoding was audited"
-    plain = [p.name for p in evidence.prompts if _is_plain(p)]
-    return f"nothing was drafted after {', '.join(map(repr, plain))}" if plain else ""
 
 
 def findings_of(

@@ -7,8 +7,8 @@ import pytest
 from draftproof.backends.table import MarkovTable, TableBackend
 from draftproof.build import SpeculativeConfig
 from draftproof.build.drafters import enough_copied, make_proposers
+from draftproof.build.methods import DEFAULT_KAPPA, OWNERS
 from draftproof.build.rules import RULE_OWNERS
-from draftproof.build.speculative import DEFAULT_KAPPA, OWNERS
 from draftproof.errors import ConfigError
 from draftproof.proposers import (
     DraftHeadProposer,
@@ -20,6 +20,7 @@ from draftproof.proposers import (
     NgramTreeProposer,
     PredictionProposer,
     SuffixProposer,
+    SuffixTreeProposer,
 )
 
 DRAFT = TableBackend(MarkovTable(9, 1, seed=1))
@@ -43,6 +44,7 @@ def made(**config):
         ({"method": "hybrid", "num_layers": 1}, HybridProposer, 8),
         ({"method": "draft_model_tree", "num_layers": 1}, DraftModelTreeProposer, 10),
         ({"method": "ngram_tree"}, NgramTreeProposer, 8),
+        ({"method": "suffix-tree"}, SuffixTreeProposer, 8),
         ({"method": "draft_model_tree", "model": "x"}, DraftModelTreeProposer, 10),
     ],
 )
@@ -137,6 +139,8 @@ def test_every_key_acts(key):
         parts = [proposer]
         if method == "hybrid":
             parts += [*proposer._draftless, proposer._model]
+        if method == "suffix_tree":
+            parts.append(proposer._suffixes)
         assert value in [getattr(part, name, None) for part in parts]
 
 

@@ -24,6 +24,7 @@ from draftproof.proposers import (
     NgramProposer,
     NgramTreeProposer,
     NoProposer,
+    SuffixTreeProposer,
 )
 from draftproof.proposers._lookups import SuffixLookups
 from draftproof.testing import PROPOSER_CHECKS, check_proposer
@@ -49,6 +50,7 @@ LAWFUL = {
     "recurrent": lambda: model(store=RecurrentStore()),
     "window": lambda: model(store=WindowStore(4)),
     "ngram tree": NgramTreeProposer,
+    "suffix tree": SuffixTreeProposer,
     "tree": lambda: model(DraftModelTreeProposer),
     "tree of widths": lambda: model(DraftModelTreeProposer, widths=(2, 2, 1)),
     "tree, greedy drafts": lambda: model(DraftModelTreeProposer, temperature=0.0),
@@ -63,7 +65,7 @@ def test_drafters_of_the_package_conform(name):
     skipped = {result.name for result in report if result.status == "skipped"}
     if name == "short context":  # the prompts of 30 tokens are past it
         assert skipped == {"drafts_without_laws_are_deterministic"}
-    elif name.startswith("ngram") or name.endswith("greedy drafts"):
+    elif name.startswith(("ngram", "suffix")) or name.endswith("greedy drafts"):
         assert skipped == {"laws_are_those_drawn_from", "laws_hold_at_their_edges"}
     else:
         assert skipped == set()

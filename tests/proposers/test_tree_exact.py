@@ -74,7 +74,8 @@ class Decoder:
         )
         tree = self.proposer.propose([request])[0]
         assert len(tree) <= kappa
-        assert tree.note in ("", "no earlier n-gram matches")
+        # Reasons to draft nothing; a failure or a lack of room is none of them.
+        assert not tree.note or tree.note.startswith(("no earlier ", "no continuation scores "))
         begin = len(tokens) - 1
         row = Row(
             sequence, [tokens[-1], *tree.token_ids], begin, len(tree) + 1,

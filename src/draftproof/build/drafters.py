@@ -18,6 +18,7 @@ from draftproof.proposers import (
     PredictionProposer,
     RetokenisedProposer,
     SuffixProposer,
+    SuffixTreeProposer,
 )
 from draftproof.proposers.draft_head import DraftHeadProposer, HeadRunner
 from draftproof.proposers.hybrid import DraftlessProposer
@@ -93,6 +94,8 @@ def make_proposers(
                     acceptance=config.tree_acceptance or _TREE_ACCEPTANCE,
                 )
             ]
+        case "suffix_tree":
+            return [_suffix_tree(config)]
         case "draft_model_tree":
             return [
                 DraftModelTreeProposer(
@@ -159,6 +162,16 @@ def _suffix(config: SpeculativeConfig, min_score: float) -> SuffixProposer:
         min_match=config.suffix_min_match,
         max_match=config.suffix_max_match,
         min_score=config.suffix_min_score or min_score,
+        window=config.suffix_window,
+        tenant_tokens=config.suffix_tenant_tokens,
+    )
+
+
+def _suffix_tree(config: SpeculativeConfig) -> SuffixTreeProposer:
+    return SuffixTreeProposer(
+        min_match=config.suffix_min_match,
+        max_match=config.suffix_max_match,
+        min_score=config.suffix_min_score or _SUFFIX_SCORE,
         window=config.suffix_window,
         tenant_tokens=config.suffix_tenant_tokens,
     )

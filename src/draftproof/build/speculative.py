@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from draftproof.build.methods import AUTO_KAPPA, DEFAULT_KAPPA, LAWFUL, OWNERS, TREES
 from draftproof.build.rules import RULE_OWNERS, rule_from
 from draftproof.core import strict_json
 from draftproof.errors import ConfigError
@@ -19,67 +20,6 @@ from draftproof.models.head_files import is_head
 from draftproof.verify import AllowLossy
 
 __all__ = ["SpeculativeConfig"]
-
-#: Drafts per round where the user gives none: n-grams cost nothing, a model's do. Suffix
-#: drafts end by themselves where they are not worth it.
-DEFAULT_KAPPA = {
-    "ngram": 5,
-    "suffix": 8,
-    "prediction": 12,
-    "draft_model": 3,
-    "early_exit": 3,
-    "draft_head": 3,
-    "hybrid": 8,
-    "ngram_tree": 8,
-    "draft_model_tree": 10,
-    "none": 0,
-}
-
-#: Most drafts per round where lengths are chosen. A copy may be long; a draft model pays
-#: for each draft. No more than the deterministic mode allows.
-AUTO_KAPPA = {
-    "ngram": 15,
-    "suffix": 15,
-    "prediction": 15,
-    "draft_model": 8,
-    "early_exit": 8,
-    "draft_head": 8,
-    "hybrid": 12,
-}
-
-_MODEL = ("draft_model", "hybrid", "draft_model_tree")
-_LAWFUL = (*_MODEL, "draft_head")
-#: Methods that may take the target's first layers for a draft model.
-_EXITS = ("early_exit", "hybrid", "draft_model_tree")
-_NGRAM = ("ngram", "ngram_tree")
-_TREES = ("ngram_tree", "draft_model_tree")
-_SUFFIX = ("suffix", "hybrid")
-_PREDICTION = ("prediction", "hybrid")
-#: Which methods a key acts on, for every key that does not act on all of them.
-OWNERS = {
-    "model": _LAWFUL,
-    "num_layers": _EXITS,
-    "vocab_mapping": _MODEL,
-    "draft_sample_method": (*_LAWFUL, "early_exit"),
-    "draft_temperature": (*_LAWFUL, "early_exit"),
-    "min_confidence": ("draft_model", "early_exit", "draft_head", "hybrid"),
-    "prompt_lookup_min": _NGRAM,
-    "prompt_lookup_max": _NGRAM,
-    "tree_max_paths": ("ngram_tree",),
-    "tree_widths": ("draft_model_tree",),
-    "tree_acceptance": _TREES,
-    "suffix_min_match": _SUFFIX,
-    "suffix_max_match": _SUFFIX,
-    "suffix_min_score": _SUFFIX,
-    "suffix_window": _SUFFIX,
-    "suffix_tenant_tokens": _SUFFIX,
-    "prediction_min_context": _PREDICTION,
-    "prediction_min_score": _PREDICTION,
-    "hybrid_model_tokens": ("hybrid",),
-    "hybrid_enough": ("hybrid",),
-    "num_speculative_tokens_per_batch_size": tuple(m for m in DEFAULT_KAPPA if m != "none"),
-    "profile": tuple(AUTO_KAPPA),
-}
 
 
 class SpeculativeConfig(BaseModel):
@@ -89,8 +29,8 @@ class SpeculativeConfig(BaseModel):
     ----------
     method : str
         ``"none"``, ``"ngram"``, ``"suffix"``, ``"prediction"``, ``"draft_model"``,
-        ``"draft_head"``, ``"early_exit"``, ``"hybrid"``, ``"ngram_tree"`` or
-        ``"draft_model_tree"``. The drafter. When only ``model`` is given, ``"draft_head"``
+        ``"draft_head"``, ``"early_exit"``, ``"hybrid"``, ``"ngram_tree"``, ``"suffix_tree"``
+        or ``"draft_model_tree"``. The drafter. When only ``model`` is given, ``"draft_head"``
         where it is a head, else ``"draft_model"``. ``"hybrid"`` drafts from the request's
         prediction, else from suffixes, and lets the model go on.
     model : str, optional
@@ -124,7 +64,7 @@ class SpeculativeConfig(BaseModel):
         *Ours*: children per node at each depth of ``"draft_model_tree"``; None takes the
         best shape for the number of nodes.
     tree_acceptance : float, optional
-        *Ours*: the acceptance that trees are shaped for.
+        *Ours*: the acceptance that trees are shaped for; ``"suffix_tree"`` goes by counts.
     rejection_sample_method : str, optional
         ``"standard"``, ``"block"``, ``"coupled"`` or ``"sample-match"``. None takes
         ``"block"`` for sampled drafts and ``"standard"`` for deterministic ones. Rules
@@ -182,6 +122,7 @@ class SpeculativeConfig(BaseModel):
         "draft_head",
         "hybrid",
         "ngram_tree",
+        "suffix_tree",
         "draft_model_tree",
     ] = "none"
     model: str | None = None
@@ -239,7 +180,7 @@ class SpeculativeConfig(BaseModel):
                 f"num_speculative_tokens is {self.num_speculative_tokens} but no method drafts; "
                 f"name one of {', '.join(repr(name) for name in DEFAULT_KAPPA if name != 'none')}"
             )
-        if self.method in _LAWFUL and self.model is None and self.num_layers is None:
+        if self.method in LAWFUL and self.model is None and self.num_layers is None:
             raise ValueError(f"method {self.method!r} needs model")
         self._check_exit()
         if self.has_head and "vocab_mapping" in self.model_fields_set:
@@ -256,7 +197,7 @@ class SpeculativeConfig(BaseModel):
                 raise ValueError(
                     f"{low} {getattr(self, low)} is above {high} {getattr(self, high)}"
                 )
-        if isinstance(self.rule, AllowLossy) and self.method in _TREES:
+        if isinstance(self.rule, AllowLossy) and self.method in TREES:
             raise ValueError(
                 f"rejection_sample_method {self.rule.name!r} judges chains only; "
                 f"{self.method!r} drafts trees"
@@ -286,7 +227,7 @@ class SpeculativeConfig(BaseModel):
     def _check_lengths(self) -> None:
         """Refuse lengths that contradict one another or that nobody could choose."""
         ranges = self.num_speculative_tokens_per_batch_size
-        if self.is_auto and self.method in _TREES:
+        if self.is_auto and self.method in TREES:
             raise ValueError(
                 f"num_speculative_tokens 'auto' counts chains only; {self.method!r} drafts "
                 "trees, expected a number"

@@ -14,6 +14,7 @@ from draftproof.proposers.retokenised import RetokenisedProposer
 from draftproof.proposers.suffix import SuffixProposer
 from draftproof.proposers.tree_draft_model import DraftModelTreeProposer
 from draftproof.proposers.tree_ngram import NgramTreeProposer
+from draftproof.proposers.tree_suffix import SuffixTreeProposer
 from draftproof.proposers.vocabularies import DraftVocabulary, SharedVocabulary
 
 __all__ = [
@@ -31,5 +32,6 @@ __all__ = [
     "RetokenisedProposer",
     "SharedVocabulary",
     "SuffixProposer",
+    "SuffixTreeProposer",
     "prediction_usage",
 ]

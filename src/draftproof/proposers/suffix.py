@@ -274,15 +274,50 @@ class SuffixProposer:
         """Forget the earlier outputs of a tenant; unknown names are ignored."""
         self._shared.pop(tenant, None)
 
-    def _propose_one(self, request: ProposalRequest) -> Draft:
+    def look_up(
+        self, request: ProposalRequest, shorter: int = 0
+    ) -> tuple[list[ContextMatch], Callable[[int, Sequence[int]], int | None]]:
+        """Find where the text's end occurred before, without drafting.
+
+        Parameters
+        ----------
+        request : ProposalRequest
+            The row that may draft.
+        shorter : int, default 0
+            How many more times half as long an end is looked up, each where ends of one
+            token or more are left that ``min_match`` allows.
+
+        Returns
+        -------
+        matches : list of ContextMatch
+            The longest first, empty where there is none; no place twice.
+        token_at : callable of (int, sequence of int)
+            The token at a place, given what was drafted behind the text's end.
+        """
         text = self._ingest(request)
         shared = self._shared.pop(request.tenant, None)
         if shared is not None:  # the last one used is the last to be forgotten
             self._shared[request.tenant] = shared
         index, match = self._best(text)
         if match is None or match.length < self._min_match:
+            return [], self._reader(index)
+        found, seen, length = [match], set(match.places), match.length
+        for _ in range(shorter):
+            length //= 2
+            if length < self._min_match:
+                break
+            more = index.longest(text.index.end[: 4 * length], self._max_votes)
+            places = () if more is None else tuple(p for p in more.places if p not in seen)
+            if places:
+                seen.update(places)
+                found.append(ContextMatch(length, places))
+        return found, self._reader(index)
+
+    def _propose_one(self, request: ProposalRequest) -> Draft:
+        found, token_at = self.look_up(request)
+        if not found:
             return Draft(proposer=self.name, note="no earlier match")
-        tokens = follow(match, self._reader(index), request.kappa, self._min_score)
+        tokens = follow(found[0], token_at, request.kappa, self._min_score)
         note = "" if tokens else f"no continuation scores {self._min_score} or more"
         return Draft(tokens, proposer=self.name, note=note)
 

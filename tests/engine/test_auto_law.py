@@ -59,7 +59,7 @@ class TellsOfTheDraft(Hybrid):
         session = next(s for s in core._scheduler.running if s.request_id == request_id)
         session.choice = FollowsAcceptance.cut(row_of(session), 2)
         plan = core._scheduler._row(session)
-        draft_rows([plan], core.proposers, core.target.info)
+        draft_rows([plan], core.proposers, core.target.info, core._patience)
         session.choice = RowChoice(0)
         return 3 if plan.draft.token_ids[:1] == (0,) else 0
 
@@ -152,7 +152,7 @@ class Peeks(FollowsAcceptance):
             session = running[row.request_id]
             session.choice = self.cut(row, 2)
             plan = core._scheduler._row(session)
-            draft_rows([plan], core.proposers, core.target.info)
+            draft_rows([plan], core.proposers, core.target.info, core._patience)
             keeps = plan.draft.token_ids[:1] == (0,)
             choices.append(session.choice if keeps else RowChoice(0))
         return choices

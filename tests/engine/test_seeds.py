@@ -127,8 +127,8 @@ def test_rows_that_swap_their_draft_laws_are_seen(monkeypatch):
     """RB-2: every row is verified against the laws of its neighbour."""
     original = step_module.draft_rows
 
-    def swapped(plans, proposers, target):
-        original(plans, proposers, target)
+    def swapped(plans, *rest):
+        original(plans, *rest)
         drafts = [plan.draft for plan in plans if plan.draft.laws is not None]
         for plan, other in zip(
             (p for p in plans if p.draft.laws is not None), drafts[::-1], strict=True

@@ -243,6 +243,13 @@ class Proposer(Protocol):
         sequence of Draft or TreeDraft
             One per row, in order, each of at most ``kappa`` tokens or nodes, possibly
             empty.
+
+        Notes
+        -----
+        All requests wait for the call. One that raises, returns no draft, or takes many times
+        a plain pass costs drafts only; after a few such rounds running the engine stops
+        asking for a while, see `draftproof.engine.patience`. A call that never returns
+        cannot be ended.
         """
         ...
 

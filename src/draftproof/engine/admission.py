@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from draftproof.core.constraint import Constraint, ConstraintFactory
 from draftproof.core.types import ModelInfo
 from draftproof.engine.deterministic import MAX_ROW_TOKENS
 from draftproof.engine.request import GenerateRequest
 from draftproof.errors import ConfigError, PromptError
-from draftproof.verify import RULES, AllowLossy, refuse_lossy
+from draftproof.verify import RULES, AllowLossy, SyntheticAcceptance, refuse_lossy
 
-__all__ = ["check_speculation", "check_vocabulary"]
+__all__ = ["check_speculation", "check_vocabulary", "open_constraint"]
 
 
 def check_vocabulary(request: GenerateRequest, vocab_size: int) -> None:
@@ -98,3 +99,35 @@ def check_speculation(
             f"{target.name} cannot rewind its state, so drafts that are rejected "
             f"could not be taken back; expected num_speculative_tokens=0, got {kappa}"
         )
+
+
+def open_constraint(
+    request: GenerateRequest, rule: str | AllowLossy | None, factory: ConstraintFactory | None
+) -> Constraint | None:
+    """Return the state of a request's grammar, None without one.
+
+    Parameters
+    ----------
+    request : GenerateRequest
+        The request.
+    rule : str or AllowLossy, optional
+        Who judges its drafts.
+    factory : ConstraintFactory, optional
+        Makes the state.
+
+    Raises
+    ------
+    ConfigError
+        If the engine has no grammars, or the rule would not keep to one.
+    """
+    if request.grammar is None:
+        return None
+    if factory is None:
+        raise ConfigError(
+            f"a {request.grammar.kind} grammar was asked for; this engine has no grammars"
+        )
+    if isinstance(rule, AllowLossy) and isinstance(rule.rule, SyntheticAcceptance):
+        raise ConfigError(
+            "synthetic acceptance keeps drafts that a grammar forbids; expected no grammar"
+        )
+    return factory(request.grammar)

@@ -13,12 +13,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import count
 
-from draftproof.core.constraint import Constraint, ConstraintFactory
+from draftproof.core.constraint import ConstraintFactory
 from draftproof.core.kappa_policy import KappaPolicy
 from draftproof.core.protocols import ModelBackend, Proposer, Tokenizer
 from draftproof.core.rng import CoinSource, fresh_seed
 from draftproof.core.stats import SpecDecodeStats
-from draftproof.engine.admission import check_speculation, check_vocabulary
+from draftproof.engine.admission import (
+    check_speculation,
+    check_vocabulary,
+    open_constraint,
+)
 from draftproof.engine.deterministic import deterministic_limits, require_bit_identity
 from draftproof.engine.exactness import (
     SEED_IDENTICAL_RULES,
@@ -28,13 +32,14 @@ from draftproof.engine.exactness import (
 )
 from draftproof.engine.lengths import DraftLengths
 from draftproof.engine.listeners import Listeners
+from draftproof.engine.patience import Patience
 from draftproof.engine.request import GenerateRequest, GenerateResult, StepOutput
 from draftproof.engine.scheduler import Scheduler, SchedulerConfig
 from draftproof.engine.session import Session
 from draftproof.engine.step import Clock, failure, run_step
 from draftproof.engine.stopping import Stopper
 from draftproof.errors import ConfigError, PromptError, RequestAbortedError
-from draftproof.verify import AllowLossy, Executor, NumpyExecutor, SyntheticAcceptance
+from draftproof.verify import AllowLossy, Executor, NumpyExecutor
 
 __all__ = ["EngineCore"]
 
@@ -120,6 +125,7 @@ class EngineCore:
         self.eos_token_ids = eos_token_ids
         self._kappa = kappa
         self._lengths = DraftLengths.of(kappa_policy, self.clock, self.proposers)
+        self._patience = Patience(self.clock, acts_on_time=not deterministic)
         self._policy_note = policy_note
         self._rule = rule
         self._allow_lossy = allow_lossy
@@ -190,7 +196,7 @@ class EngineCore:
         proposer = request.proposer or self.default_proposer
         rule = request.rule or self._rule
         self._check_speculation(kappa, proposer, rule)
-        constraint = self._constraint(request, rule)
+        constraint = open_constraint(request, rule, self._constraints)
         arrival = next(self._arrivals)
         params = request.params
         if params.min_tokens:
@@ -247,7 +253,9 @@ class EngineCore:
         plans, failed = self._scheduler.plan()
         outputs += [self._fold(failure(session, error)) for session, error in failed]
         if plans:
-            ran = run_step(plans, self.target, self.proposers, self._executor, self.clock)
+            ran = run_step(
+                plans, self.target, self.proposers, self._executor, self.clock, self._patience
+            )
             outputs += [self._fold(output) for output in ran]
         return outputs
 
@@ -307,6 +315,7 @@ class EngineCore:
         result.error = output.error
         session = self._sessions.pop(output.request_id)
         self._scheduler.remove(session)
+        self._patience.release(output.request_id)
         for name, proposer in self.proposers.items():
             try:
                 proposer.release(output.request_id)
@@ -371,22 +380,6 @@ class EngineCore:
             self._sessions[request.request_id] = session
             self._inbox.append(session)
             self.listeners.on_request(request)
-
-    def _constraint(
-        self, request: GenerateRequest, rule: str | AllowLossy | None
-    ) -> Constraint | None:
-        """Return the state of a request's grammar, None without one."""
-        if request.grammar is None:
-            return None
-        if self._constraints is None:
-            raise ConfigError(
-                f"a {request.grammar.kind} grammar was asked for; this engine has no grammars"
-            )
-        if isinstance(rule, AllowLossy) and isinstance(rule.rule, SyntheticAcceptance):
-            raise ConfigError(
-                "synthetic acceptance keeps drafts that a grammar forbids; expected no grammar"
-            )
-        return self._constraints(request.grammar)
 
     def _check_speculation(self, kappa: int, proposer: str, rule: str | AllowLossy | None) -> None:
         check_speculation(

@@ -5,10 +5,12 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from time import perf_counter
 
 from draftproof.core.law import Law
 from draftproof.core.protocols import ProposalRequest, Proposer
 from draftproof.core.types import Draft, ModelInfo, TreeDraft
+from draftproof.engine.patience import Patience
 from draftproof.engine.scheduler import RowPlan
 from draftproof.errors import InvariantError
 from draftproof.verify import AllowLossy
@@ -17,12 +19,16 @@ __all__ = ["draft_rows"]
 
 
 def draft_rows(
-    plans: Sequence[RowPlan], proposers: Mapping[str, Proposer], target: ModelInfo
+    plans: Sequence[RowPlan],
+    proposers: Mapping[str, Proposer],
+    target: ModelInfo,
+    patience: Patience,
 ) -> None:
     """Fill in the drafts of all rows that may draft.
 
     A grammar that leaves one way to go on drafts first, at no cost. Then each drafter is
-    called once for all of its rows. One that fails drafts nothing in this round.
+    called once for all of its rows. One that fails drafts nothing in this round, and one
+    that goes on failing, or stalls, is not asked for some rounds.
 
     Parameters
     ----------
@@ -32,29 +38,48 @@ def draft_rows(
         Drafters by name.
     target : ModelInfo
         The model that will score the drafts.
+    patience : Patience
+        Says which drafters are asked, and is told how it went.
     """
     open_rows = [plan for plan in plans if plan.kappa and not _follow_grammar(plan)]
     for name, proposer in proposers.items():
         rows = [plan for plan in open_rows if plan.drafter == name]
         if not rows:
             continue
-        for plan, draft in zip(rows, _drafts(name, proposer, rows, target), strict=True):
-            plan.draft = draft
-            plan.session.count_draft(draft)
+        note = patience.pause_note(name)
+        if not note:
+            begin = perf_counter()
+            drafts, are_bad = _drafts(name, proposer, rows, target)
+            seconds = perf_counter() - begin
+            kappa = max(plan.kappa for plan in rows)
+            lengths = [(plan.session.request_id, len(plan.session.tokens)) for plan in rows]
+            note = patience.drafted(name, seconds, kappa, lengths)
+            note = patience.went(name, "failed", is_bad=are_bad) or note
+            for plan, draft in zip(rows, drafts, strict=True):
+                plan.draft = draft
+                plan.session.count_draft(draft)
+        if note:
+            for plan in rows:
+                plan.session.add_note(note)
 
 
 def _drafts(
     name: str, proposer: Proposer, rows: Sequence[RowPlan], target: ModelInfo
-) -> list[Draft | TreeDraft]:
-    """Ask one drafter for all of its rows; where the call fails nobody has a draft."""
+) -> tuple[Sequence[Draft | TreeDraft], bool]:
+    """Ask one drafter for all of its rows; where the call fails nobody has a draft.
+
+    Also says whether nothing that came back could be used.
+    """
     requests = [_proposal_request(plan) for plan in rows]
     try:
         drafts = list(proposer.propose(requests))
         if len(drafts) != len(rows):
             raise InvariantError(f"{len(drafts)} drafts, expected {len(rows)}")
     except Exception as error:  # noqa: BLE001  a drafter may fail; decoding goes on
-        return [Draft(proposer=name, note=_failed(name, error))] * len(rows)
-    return [_sound(name, draft, plan, target) for draft, plan in zip(drafts, rows, strict=True)]
+        return [Draft(proposer=name, note=_failed(name, error))] * len(rows), True
+    sound = [_sound(name, draft, plan, target) for draft, plan in zip(drafts, rows, strict=True)]
+    # Who is switched off by what it proposed has no drafts left for this round.
+    return sound, all(plan.session.kappa == 0 for plan in rows)
 
 
 def _failed(name: str, error: Exception) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from time import perf_counter
 
 import numpy as np
 from numpy.typing import NDArray
 
 from draftproof.core.protocols import HiddenReader, HiddenStates, ModelBackend, Proposer
+from draftproof.engine.patience import Patience
 from draftproof.engine.scheduler import RowPlan
 
 __all__ = ["observe_rows"]
@@ -18,6 +20,7 @@ def observe_rows(
     paths: Mapping[int, Sequence[int]],
     target: ModelBackend,
     proposers: Mapping[str, Proposer],
+    patience: Patience,
 ) -> None:
     """Tell every drafter that reads hidden states what the last pass said of its rows.
 
@@ -36,24 +39,38 @@ def observe_rows(
         The model, whose cache holds what is committed by now.
     proposers : mapping of str to Proposer
         Drafters by name.
+    patience : Patience
+        Says which drafters are told, and learns how it went.
     """
     if not target.info.hidden_size or not isinstance(target, HiddenStates):
         return  # first what is cheap: this is asked after every pass
     readers = [(name, held) for name, held in proposers.items() if isinstance(held, HiddenReader)]
+    readers = [(name, held) for name, held in readers if not patience.is_paused(name)]
     if not readers:
         return
     hidden = target.hidden()
+    told: list[tuple[RowPlan, NDArray[np.float32]]] = []
     begin = 0
     for index, plan in enumerate(plans):
         end = begin + len(plan.pending) + len(plan.draft)
         if index in paths:
-            states = _committed(plan, paths[index], hidden[begin:end], target)
-            for name, reader in readers:
-                try:
-                    reader.observe(plan.session.request_id, plan.start, states)
-                except Exception as error:  # noqa: BLE001  a drafter may fail; decoding goes on
-                    plan.session.add_note(f"drafter {name} failed to observe: {error!r}")
+            told.append((plan, _committed(plan, paths[index], hidden[begin:end], target)))
         begin = end
+    for name, reader in readers:
+        start = perf_counter()
+        num_failed = 0
+        for plan, states in told:
+            try:
+                reader.observe(plan.session.request_id, plan.start, states)
+            except Exception as error:  # noqa: BLE001  a drafter may fail; decoding goes on
+                num_failed += 1
+                plan.session.add_note(f"drafter {name} failed to observe: {error!r}")
+        note = patience.observed(name, perf_counter() - start, begin)
+        is_bad = 0 < num_failed == len(told)
+        note = patience.went(name, "failed to observe", is_bad=is_bad) or note
+        if note:
+            for plan, _states in told:
+                plan.session.add_note(note)
 
 
 def _committed(

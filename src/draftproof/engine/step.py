@@ -17,6 +17,7 @@ from draftproof.core.types import FlatBatch, Row, TreeDraft
 from draftproof.engine.commit import commit_row
 from draftproof.engine.drafting import draft_rows
 from draftproof.engine.observing import observe_rows
+from draftproof.engine.patience import Patience
 from draftproof.engine.request import StepOutput
 from draftproof.engine.scheduler import RowPlan
 from draftproof.engine.session import Session
@@ -43,6 +44,8 @@ class Clock:
         Tokens in them.
     num_steps : int
         Steps that had a row to run.
+    num_drafter_pauses : int
+        How often a drafter that stalled or failed was given up for some rounds.
     """
 
     draft_s: float = 0.0
@@ -53,6 +56,7 @@ class Clock:
     num_pass_tokens: int = 0
     policy_s: float = 0.0
     num_steps: int = 0
+    num_drafter_pauses: int = 0
 
     @property
     def total_s(self) -> float:
@@ -66,6 +70,7 @@ def run_step(
     proposers: Mapping[str, Proposer],
     executor: Executor,
     clock: Clock,
+    patience: Patience,
 ) -> list[StepOutput]:
     """Run one pass for all planned rows and commit what it decides.
 
@@ -81,6 +86,8 @@ def run_step(
         Judges drafts where the target's logits live.
     clock : Clock
         Where time is added.
+    patience : Patience
+        Says which drafters are asked.
 
     Returns
     -------
@@ -88,7 +95,7 @@ def run_step(
         One per row that emitted or failed.
     """
     begin = perf_counter()
-    draft_rows(plans, proposers, target.info)
+    draft_rows(plans, proposers, target.info, patience)
     drafted = perf_counter()
     outputs: list[StepOutput] = []
     tracer = StepTracer()
@@ -122,11 +129,13 @@ def run_step(
                     paths[index] = verdict.path
             except Exception as error:  # noqa: BLE001  a bad row must not harm its neighbours
                 outputs.append(failure(plan.session, error))
-        observe_rows(group.plans, paths, target, proposers)
+        observe_rows(group.plans, paths, target, proposers, patience)
     clock.num_steps += 1
     clock.draft_s += drafted - begin
     clock.target_s += target_s
     clock.verify_s += verify_s
+    if all(len(plan.pending) == 1 for plan in plans):
+        patience.passed(target_s)
     if tracer:
         other_s = perf_counter() - drafted - target_s - verify_s
         seconds = (drafted - begin, target_s, verify_s, other_s)

@@ -168,6 +168,11 @@ def _time(totals: Totals) -> Iterator[Metric]:
     yield _counter("passes", "Passes of the target.", clock.num_passes)
     yield _counter("pass_tokens", "Tokens in those passes.", clock.num_pass_tokens)
     yield _counter("num_preemptions", "Requests that gave pages back.", totals.num_preemptions)
+    yield _counter(
+        "drafter_pauses",
+        "Times a drafter that stalled or failed was left alone for some rounds.",
+        clock.num_drafter_pauses,
+    )
 
 
 def _counter(name: str, help_text: str, value: float) -> Metric:

@@ -119,7 +119,10 @@ def test_plain_decoding_is_no_evidence_for_speculation() -> None:
     ("logs", "reason"),
     [
         ([{}], "does not tell whether it drafted after 'p0'; where that is known, --drafts"),
-        ([{"rounds": rounds_of(1)}], "certain in 3.34e-05 of the draws after 'p0', 0.1 is expected"),
+        (
+            [{"rounds": rounds_of(1)}],
+            "certain in 3.34e-05 of the draws after 'p0', 0.1 is expected",
+        ),
         ([{"rounds": rounds_of(2990, 9000)}], "certain in 0.0998 of the draws after 'p0', 0.1 is"),
         ([{"rounds": rounds_of(4000)}, {}], "does not tell whether it drafted after 'p1'"),
         (

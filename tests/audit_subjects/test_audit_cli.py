@@ -113,6 +113,7 @@ HTTP = ("http", "http://x", "--model", "m", "--reference", "none", "--off-body",
         (("vllm", "d", "--speculative-config", "x"), "--speculative-config"),
         (("vllm", "d", "--python", "/none/python"), "expected an interpreter"),
         (("transformers", "d", "--own-tokenizers"), "without an assistant"),
+        (("vllm", "d", "--drafts", "assumed"), "--drafts assumed without a drafter"),
         (
             ("transformers", "d", "--early-exit", "1", "--prompt-lookup", "2"),
             "expected one of them",
@@ -163,6 +164,13 @@ def right(prompt_ids, policy, n):
 def wrong(prompt_ids, policy, n):
     return right(prompt_ids, policy, n)["samples"] // 2
 
+def listed(prompt_ids, policy, n):
+    return right(prompt_ids, policy, n)["samples"]
+
+def rare(prompt_ids, policy, n):
+    rounds = [(1, 0, 1)] + [(0, 0, 1)] * (n - 1)
+    return {{"samples": right(prompt_ids, policy, n)["samples"], "rounds": rounds}}
+
 def silent(prompt_ids, policy, n):
     return {{"samples": right(prompt_ids, policy, n)["samples"], "rounds": [(0, 0, 1)] * n}}
 """
@@ -186,6 +194,20 @@ def test_functions_are_audited_against_a_file_of_laws(tmp_path, monkeypatch):
     assert run("python", "audited_decoder:silent", *words).exit_code == 3
     refused = run("python", "audited_decoder:right", *words, "--prompt-ids", "1")
     assert refused.exit_code == 2
+
+    # The same law, from decoders that tell too little of their drafts.
+    for function, options, code, said in (
+        ("listed", (), 3, "does not tell whether it drafted after 'p'"),
+        ("listed", ("--drafts", "assumed"), 0, "; that it speculated was stated, not shown"),
+        ("listed", ("--plain",), 0, "; nothing is said about speculation"),
+        ("rare", (), 3, "drafts are certain in 0.000333 of the draws"),
+        ("rare", ("--sequential",), 3, "of the draws after 'p', 0.1 is expected"),
+        ("rare", ("--drafts", "none", "--plain"), 0, "; nothing is said about speculation"),
+        ("rare", ("--drafts", "shown", "--plain"), 2, "--drafts shown and --plain"),
+    ):
+        found = run("python", f"audited_decoder:{function}", *words, *options)
+        assert found.exit_code == code, (function, options, found.output)
+        assert said in found.output.splitlines()[0]
 
 
 class _Server(BaseHTTPRequestHandler):

@@ -44,7 +44,8 @@ class Verdict(Judged):
     verdict : str
         ``"exact"``: no bias was seen, one of the planned size would have been, and drafts
         showed in `draftproof.audit.shown_drafts.LEAST_SHARE` of the draws, unless it was
-        stated that they need not. ``"biased"``: the law is refuted. ``"not enough evidence"``: neither.
+        stated that they need not. ``"biased"``: the law is refuted.
+        ``"not enough evidence"``: neither.
     reason : str
         One sentence.
     alpha : float

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import asdict, dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
 from draftproof.cli import values as v
+from draftproof.cli.audit_drafts import Drafts, DraftsOf, stated_drafts
 from draftproof.cli.audit_finish import Outputs
 from draftproof.cli.context import Notes
 from draftproof.errors import ConfigError
@@ -43,25 +43,6 @@ DEFAULT_PROMPTS = (
     "red, green, blue, red, green, blue, red, green, blue, red, green,",
     "The cat sat on the mat. The dog sat on the mat. The cat sat on the",
 )
-
-
-
-class Drafts(StrEnum):
-    """What is stated about speculation before an audit."""
-
-    SHOWN = "shown"
-    ASSUMED = "assumed"
-    NONE = "none"
-
-    @property
-    def must_show(self) -> bool:
-        """Whether "exact" needs drafts that show."""
-        return self is Drafts.SHOWN
-
-    @property
-    def is_assumed(self) -> bool:
-        """Whether somebody vouches for them."""
-        return self is Drafts.ASSUMED
 
 
 def _option(panel: str, *names: str, help: str, metavar: str | None = None) -> Any:
@@ -116,16 +97,6 @@ PromptIds = Annotated[
 ]
 PromptsFile = Annotated[
     Path | None, _option(PROMPTS, "--prompts", metavar="FILE", help="One prompt per line.")
-]
-
-DraftsOf = Annotated[
-    Drafts | None,
-    _option(
-        STATISTICS,
-        "--drafts",
-        help="What exact needs: drafts that show, the default beside a drafter; drafts that you "
-        "know of although they cannot show; or none, of plain decoding.",
-    ),
 ]
 
 Horizon = Annotated[int, _option(POLICY, "--horizon", help="Tokens of a continuation.")]
@@ -184,28 +155,8 @@ class Common:
         return self.prompt, self.prompt_ids, self.prompts
 
     def stated(self, *, has_drafter: bool = True) -> Drafts:
-        """Return what is stated about speculation.
-
-        Parameters
-        ----------
-        has_drafter : bool, default True
-            Whether the subject was given a drafter, or may have one.
-
-        Returns
-        -------
-        Drafts
-            By default drafts must show where there may be any.
-
-        Raises
-        ------
-        ConfigError
-            If drafts are expected of a subject without a drafter.
-        """
-        if has_drafter:
-            return self.drafts or Drafts.SHOWN
-        if self.drafts not in (None, Drafts.NONE):
-            raise ConfigError(f"--drafts {self.drafts.value} without a drafter: expected one")
-        return Drafts.NONE
+        """Return what is stated about speculation; see `stated_drafts`."""
+        return stated_drafts(self.drafts, has_drafter=has_drafter)
 
     def knobs(self, rest: MoreKnobs | None = None, **more: float) -> dict[str, Any]:
         """Return the fields of `SamplingParams`, with those that not every verb has."""
@@ -313,6 +264,13 @@ class AuditSize:
     seed: int | None
     is_sequential: bool = False
 
+    def __post_init__(self) -> None:
+        """Refuse numbers that are none before anything is loaded."""
+        if self.draws is not None and self.draws < 1:
+            raise ConfigError(f"--draws {self.draws}: expected 1 or more")
+        if self.seed is not None and self.seed < 0:
+            raise ConfigError(f"--seed {self.seed}: expected 0 or more")
+
     def plan(self) -> Plan:
         """Return the plan, made before the first draw."""
         from draftproof.audit import Plan
@@ -324,8 +282,6 @@ class AuditSize:
         from draftproof.evidence import draws_needed
 
         if self.draws is not None:
-            if self.draws < 1:
-                raise ConfigError(f"--draws {self.draws}: expected 1 or more")
             return self.draws
         return 1 + int(1.25 * draws_needed(max(2, num_outcomes), self.tv, self.alpha, self.power))
 
@@ -400,6 +356,8 @@ def prompts_of(
             numbers = tuple(int(word) for word in entry.replace(",", " ").split())
         except ValueError as error:
             raise ConfigError(f"--prompt-ids {entry!r}: expected whole numbers") from error
+        if not numbers or min(numbers) < 0:
+            raise ConfigError(f"--prompt-ids {entry!r}: expected 1 or more ids of 0 or more")
         found.append(Prompt(entry, numbers))
     if not lines and not found:
         lines = list(default)

@@ -49,7 +49,7 @@ def python(
         bool,
         typer.Option(
             "--speculates/--plain",
-            help="Whether it is said to speculate; then drafts must show. --plain is --drafts none.",
+            help="Whether it is said to speculate; then drafts must show. Plain: --drafts none.",
         ),
     ] = True,
     common: a.Common = a.Common(tv=0.05),

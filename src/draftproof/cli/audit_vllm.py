@@ -68,7 +68,7 @@ def vllm(
         options["engine"] = v.json_object(engine_args, "--engine-args")
     asked = Asked(
         f"vLLM on {model.name} with {drafter}",
-        speculative_config is not None,
+        common.stated(has_drafter=speculative_config is not None),
         common.horizon,
         common.knobs(more),
         common.named,

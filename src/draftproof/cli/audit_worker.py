@@ -51,8 +51,8 @@ class Asked:
     ----------
     subject : str
         Engine, model and drafter, in words.
-    speculates : bool
-        Whether it has a drafter; then drafts must show.
+    drafts : Drafts
+        What is stated about speculation.
     horizon : int
         Tokens of a continuation.
     knobs : mapping of str to object
@@ -66,7 +66,7 @@ class Asked:
     """
 
     subject: str
-    speculates: bool
+    drafts: a.Drafts
     horizon: int
     knobs: Mapping[str, Any]
     prompts: a.NamedPrompts
@@ -130,7 +130,8 @@ def audit_process(
                     prompt_evidence(prompt.name, law, draws)
                     for prompt, law, draws in zip(prompts, laws, drawn, strict=True)
                 ),
-                expects_speculation=asked.speculates,
+                expects_speculation=asked.drafts.must_show,
+                assumes_speculation=asked.drafts.is_assumed,
                 notes={
                     "engine": asked.command,
                     "filter order": ", ".join(policy.params.stages),

@@ -234,3 +234,58 @@ def test_it_conforms(kind):
 
     report = check_proposer(make, vocab_size=VOCAB, num_draws=300, tolerance=0.0)
     report.require()
+
+
+# -- who is asked first --------------------------------------------------------------------
+
+
+class Telling(ScriptedProposer):
+    """A scripted drafter that tells a fixed sign."""
+
+    def __init__(self, sign, name):
+        super().__init__(lambda asked: [(asked.token_ids[-1] + 1) % VOCAB], name)
+        self.sign = sign
+
+    def foretell(self, request_id, token_ids):
+        if self.sign is None:
+            raise RuntimeError("broken")
+        return self.sign
+
+
+@pytest.mark.parametrize(
+    ("signs", "first", "told"),
+    [
+        ((1, 3), "b", 3),  # a firm copy before a weak one, whatever the order
+        ((2, 3, 3), "b", 3),
+        ((2, 2), "a", 2),  # even ones in order
+        ((0, 1), "b", 1),
+        ((3, 3), "a", 3),
+        ((-1, 1), "a", 1),  # not known yet: looked at before a weak copy
+        ((-1, 3), "b", 3),
+        ((None, 1), "b", 1),  # one that fails to tell is asked last
+    ],
+)
+def test_the_part_with_the_best_sign_is_asked_first(signs, first, told):
+    parts = [Telling(sign, name) for sign, name in zip(signs, "abc", strict=False)]
+    proposer = hybrid(parts, enough=1)
+    asked = sampled([1, 2], 3)
+    assert proposer.propose([asked])[0].sources == (first,)
+    assert proposer.foretell(asked.request_id, asked.token_ids) == told
+
+
+def test_each_row_has_its_own_order():
+    class ByText(Telling):
+        def foretell(self, request_id, token_ids):
+            return 3 if (token_ids[-1] == 2) == (self.name == "b") else 1
+
+    proposer = hybrid([ByText(0, "a"), ByText(0, "b")], enough=1)
+    drafts = proposer.propose([sampled([1, 2], 3), sampled([2, 1], 3), sampled([0, 2], 3)])
+    assert [draft.sources for draft in drafts] == [("b",), ("a",), ("b",)]
+
+
+def test_a_part_that_never_tells_is_asked_before_weak_copies_and_after_firm_ones():
+    silent = scripted(1, "silent")
+    asked = sampled([1, 2], 3)
+    for sign, first in ((1, "silent"), (2, "a"), (3, "a")):
+        proposer = hybrid([Telling(sign, "a"), silent], enough=1)
+        assert proposer.propose([asked])[0].sources == (first,), sign

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
+from itertools import product
+from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,11 @@ __all__ = [
     "HybridProposer",
     "ReadingProposer",
 ]
+
+#: The best sign of a `Foreteller`, and what a part that does not tell is ranked as: between
+#: a weak and a firm copy, so that a caller's prediction is looked at before anything is known.
+_SUREST: Final = 3
+_UNTOLD: Final = 2
 
 
 class DraftlessProposer(Protocol):
@@ -103,8 +109,9 @@ class _Mixed:
 class HybridProposer:
     """Takes the first draft that costs nothing, and lets a model go on behind it.
 
-    For each request and round: the draftless parts are asked in order until one drafts
-    something. How far it trusts itself is its own business: a suffix drafter stops
+    For each request and round: the draftless parts are asked until one drafts something,
+    first the one whose copy the committed tokens back best, in the given order where they
+    are even. How far it trusts itself is its own business: a suffix drafter stops
     where its score falls below its ``min_score``. Where that is short, the model reads
     what was drafted as text and adds up to ``max_model_tokens``; where nothing was
     drafted the model drafts alone.
@@ -181,8 +188,13 @@ class HybridProposer:
             One per row, with a source and, unless all are certain, a law per token.
         """
         mixed = [_Mixed() for _ in requests]
-        for part in self._draftless:
-            rows = [row for row in range(len(requests)) if not mixed[row].token_ids]
+        ranked = [self._ranked(request) for request in requests]
+        for rank, (at, part) in product(range(len(self._draftless)), enumerate(self._draftless)):
+            rows = [
+                row
+                for row, order in enumerate(ranked)
+                if order[rank] == at and not mixed[row].token_ids
+            ]
             asked = [requests[row] for row in rows]
             drafts = _drafts(part, len(rows), partial(part.propose, asked))
             for row, draft in zip(rows, drafts, strict=True):
@@ -212,17 +224,37 @@ class HybridProposer:
         Returns
         -------
         int
-            The sign, from 1 to 3, of the first draftless part that would copy. -1 where none
-            would: the model drafts there, and what it drafts is not foretold. Never 0. A part
-            that cannot tell yet is passed over, one that never tells ends the search.
+            The sign, from 1 to 3, of the draftless part that is asked first among those that
+            would copy. -1 where none would: the model drafts there, and what it drafts is not
+            foretold. Never 0. A part that cannot tell yet is passed over, one that never tells
+            ends the search.
         """
-        for part in self._draftless:
-            if not isinstance(part, Foreteller):
+        signs = self._signs(request_id, token_ids)
+        for at in _falling(signs):
+            if not isinstance(self._draftless[at], Foreteller):
                 return -1
-            sign = part.foretell(request_id, token_ids)
-            if sign > 0:
-                return sign
+            if signs[at] > 0:
+                return signs[at]
         return -1
+
+    def _ranked(self, request: ProposalRequest) -> list[int]:
+        """Order the draftless parts for one row, by committed tokens alone."""
+        return _falling(self._signs(request.request_id, request.token_ids))
+
+    def _signs(self, request_id: str, token_ids: Sequence[int]) -> list[int]:
+        """Ask every part for its sign; not those behind one that none can surpass."""
+        signs: list[int] = []
+        for part in self._draftless:
+            sign = -1
+            if max(signs, default=0) == _SUREST:
+                sign = 0
+            elif isinstance(part, Foreteller):
+                try:
+                    sign = part.foretell(request_id, token_ids)
+                except Exception:  # noqa: BLE001  asked to draft it leaves a note
+                    sign = 0
+            signs.append(sign)
+        return signs
 
     def release(self, request_id: str) -> None:
         """Forget a request.
@@ -297,6 +329,11 @@ class HybridHeadProposer(HybridProposer):
             Their hidden states.
         """
         self._reader.observe(request_id, start, hidden)
+
+
+def _falling(signs: Sequence[int]) -> list[int]:
+    """Return the places of signs, the best first; equal ones keep their order."""
+    return sorted(range(len(signs)), key=lambda at: -(_UNTOLD if signs[at] < 0 else signs[at]))
 
 
 def _drafts(part: DraftlessProposer, count: int, ask: Callable[[], list[Draft]]) -> list[Draft]:

@@ -30,10 +30,13 @@ class Borrowed:
         One row per token.
     output : ndarray of float32, shape (V, E)
         One row per logit; the same object as ``embedding`` where the target ties them.
+    states : ndarray of float32, shape (n, E)
+        Hidden states of the first n token ids as a text, which all layers have part in.
     """
 
     embedding: NDArray[np.float32]
     output: NDArray[np.float32]
+    states: NDArray[np.float32]
 
 
 def borrow(target: ModelBackend) -> Borrowed:
@@ -65,7 +68,8 @@ def borrow(target: ModelBackend) -> Borrowed:
     sequence = target.open()
     try:
         logits = target.forward(FlatBatch.from_rows([Row(sequence, ids, 0, len(ids))])).copy()
-        product = target.hidden() @ output.T
+        states = np.array(target.hidden(), dtype=np.float32)
+        product = states @ output.T
     finally:
         target.close(sequence)
     gap = float(np.abs(logits - product).max())
@@ -74,4 +78,4 @@ def borrow(target: ModelBackend) -> Borrowed:
             f"the logits of {info.name} differ by {gap:.3g} from hidden states times output "
             "layer; a draft head needs a model whose logits are just that product"
         )
-    return Borrowed(embedding, output)
+    return Borrowed(embedding, output, states)

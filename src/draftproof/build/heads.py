@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal, get_args
 
 from draftproof.backends.borrowed import borrow
+from draftproof.backends.fingerprint import TARGET_FINGERPRINT, fingerprint, is_like
 from draftproof.core.protocols import ModelBackend
 from draftproof.errors import ConfigError, IncompatibleModelsError
 from draftproof.models.eagle_config import read_eagle_config
@@ -44,7 +46,12 @@ def head_layers(ref: str) -> HiddenLayers | None:
 
 
 def load_head(
-    ref: str, target: ModelBackend, *, precision: str | None = None, threads: int | None = None
+    ref: str,
+    target: ModelBackend,
+    *,
+    precision: str | None = None,
+    threads: int | None = None,
+    progress: Callable[[str], None] | None = None,
 ) -> HeadRunner:
     """Load a draft head for a target that gives its hidden states.
 
@@ -61,6 +68,9 @@ def load_head(
         have the type of the target. Drafts change with it, never the text's law.
     threads : int, optional
         Threads of OpenVINO, for our own heads; all physical cores when None.
+    progress : callable, optional
+        Told in one line where one of our own heads was trained for a model whose embedding is
+        not that of the target: its drafts are exact and hardly ever kept.
 
     Returns
     -------
@@ -96,6 +106,12 @@ def load_head(
             f"{info.name} has {info.vocab_size} of width {info.hidden_size}"
         )
     borrowed = borrow(target)
+    trained_for = str(head.notes.get(TARGET_FINGERPRINT, ""))
+    if progress and trained_for and not is_like(trained_for, fingerprint(borrowed.embedding)):
+        progress(
+            f"warning: the head {ref} was trained for {head.target}, whose weights are not those "
+            f"of {info.name}: its drafts will hardly ever be kept"
+        )
     kept: Precision = precision or "int8"  # type: ignore[assignment]  # a literal, as checked
     return OpenVINOHead(head, borrowed.embedding, borrowed.output, precision=kept, threads=threads)
 

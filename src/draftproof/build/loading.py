@@ -157,7 +157,7 @@ def load(
     head: HeadRunner | None = None
     if head_name is not None:
         chosen = draft_precision or precision
-        head = load_head(head_name, target, precision=chosen, threads=threads)
+        head = load_head(head_name, target, precision=chosen, threads=threads, progress=say)
     elif config.model is not None:
         draft, draft_tokenizer = load_model(
             config.model,

@@ -92,7 +92,16 @@ class Corpus:
     def next_number(self) -> int:
         """Return the number of the shard that `add` writes next."""
         held = self.paths()
-        return _number(held[-1]) + 1 if held else 0
+        return self.number(held[-1]) + 1 if held else 0
+
+    def number(self, path: Path) -> int:
+        """Return the number of a shard, which grows with time."""
+        return _number(path)
+
+    def width(self) -> int | None:
+        """Return the width of the hidden states; None where nothing is recorded."""
+        shapes = (self.read(path).recordings for path in self.paths())
+        return next((each[0].hidden.shape[1] for each in shapes if each), None)
 
     def is_held_out(self, path: Path) -> bool:
         """Say whether a shard was written to be held out."""

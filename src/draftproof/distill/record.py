@@ -9,27 +9,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from draftproof.core.protocols import ModelBackend, ProposalRequest, Tokenizer
-from draftproof.core.types import Draft, FlatBatch, Row
+from draftproof.core.protocols import ProposalRequest, Tokenizer
+from draftproof.core.types import Draft
 from draftproof.distill.corpus import Corpus, Recording
 from draftproof.distill.held_out import split
-from draftproof.distill.seeds import HELD_OUT, seed_messages
+from draftproof.distill.seeds import seed_messages
 from draftproof.engine import Engine
 from draftproof.errors import ConfigError, PromptError
 
-__all__ = ["Recorder", "Wanted", "record_answers", "record_texts", "seed_prompt", "text_files"]
+__all__ = ["Recorder", "Wanted", "record_answers", "seed_prompt"]
 
 #: Temperatures of recorded answers, by turns: mostly the model's own law, some near its
 #: mode, where users decode too.
 _TEMPERATURES: Final = (1.0, 1.0, 0.0, 1.0, 0.7)
-#: Longest recorded answer, and longest piece of a text, in tokens.
-_ANSWER, _PIECE = 192, 256
+#: Longest recorded answer, in tokens.
+_ANSWER: Final = 192
 #: Most answers that are held out: more tokens than are measured.
 _HELD_OUT: Final = 24
 
@@ -224,93 +223,3 @@ def _last_texts(corpus: Corpus, tokenizer: Tokenizer) -> list[str]:
 def _whole(result: object) -> list[int]:
     prompt = result.prompt_ids  # type: ignore[attr-defined]
     return [*prompt, *(event.token_id for event in result.tokens)]  # type: ignore[attr-defined]
-
-
-def text_files(folder: Path) -> list[Path]:
-    """Return the text files of a path: itself, or all ``.txt`` and ``.md`` below it.
-
-    Parameters
-    ----------
-    folder : Path
-        A file or a folder.
-
-    Returns
-    -------
-    list of Path
-        In order of name.
-
-    Raises
-    ------
-    ConfigError
-        If there is none.
-    """
-    if folder.is_file():
-        return [folder]
-    found = sorted(path for path in folder.rglob("*") if path.suffix in (".txt", ".md"))
-    if not found:
-        raise ConfigError(f"{folder}: no file that ends in .txt or .md, expected some")
-    return found
-
-
-def record_texts(
-    target: ModelBackend,
-    tokenizer: Tokenizer,
-    paths: Sequence[Path],
-    corpus: Corpus,
-    num_tokens: int,
-    *,
-    progress: Progress,
-) -> int:
-    """Record hidden states over texts of the user, in pieces of one pass each.
-
-    The second piece of twelve is held out.
-
-    Parameters
-    ----------
-    target : ModelBackend
-        A backend with hidden states.
-    tokenizer : Tokenizer
-        Its tokenizer.
-    paths : sequence of Path
-        Text files in UTF-8.
-    corpus : Corpus
-        Where shards are added.
-    num_tokens : int
-        Hidden states in the whole corpus, at most.
-    progress : callable
-        Told one line per file.
-
-    Returns
-    -------
-    int
-        Hidden states in the corpus.
-    """
-    held = corpus.num_tokens()
-    number = 0
-    for path in paths:
-        if held >= num_tokens:
-            break
-        ids = tokenizer.encode(path.read_text(encoding="utf-8", errors="replace"))
-        pieces = (ids[at : at + _PIECE + 1] for at in range(0, len(ids), _PIECE))
-        parts: dict[bool, list[Recording]] = {True: [], False: []}
-        for piece in pieces:
-            if len(piece) > 2:
-                parts[number % HELD_OUT == 1].append(_read(target, piece))
-                number += 1
-        for held_out, found in parts.items():
-            if found:
-                corpus.add(found, held_out=held_out)
-                held += sum(map(len, found))
-        progress(f"{held} tokens recorded, the last from {path.name}")
-    return held
-
-
-def _read(target: ModelBackend, ids: Sequence[int]) -> Recording:
-    """Score one piece; its last token is only what the one before led to."""
-    sequence = target.open()
-    try:
-        target.forward(FlatBatch.from_rows([Row(sequence, ids[:-1], 0, 0)]))
-        hidden = target.hidden()  # type: ignore[attr-defined]
-    finally:
-        target.close(sequence)
-    return Recording.of(ids, [hidden])

@@ -8,25 +8,21 @@ from pathlib import Path
 from time import monotonic
 from typing import Final
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from draftproof.backends.borrowed import Borrowed, borrow
+from draftproof.backends.fingerprint import TARGET_FINGERPRINT, fingerprint
 from draftproof.core.protocols import ModelBackend, Tokenizer
 from draftproof.distill.corpus import Corpus
+from draftproof.distill.draft_ids import DRAFT_IDS, chosen_ids
 from draftproof.distill.held_out import mark
 from draftproof.distill.network import DraftHead
-from draftproof.distill.record import (
-    Recorder,
-    Wanted,
-    record_answers,
-    record_texts,
-    text_files,
-)
+from draftproof.distill.origin import Origin, write_origin
+from draftproof.distill.record import Recorder, Wanted, record_answers
 from draftproof.distill.target_head import TargetHead
+from draftproof.distill.texts import record_texts, text_files
 from draftproof.distill.train import Trained, TrainingPlan, train
-from draftproof.distill.vocabulary import draft_vocabulary
+from draftproof.distill.work import ORIGIN, USERS_TEXT, asked_origin, open_work
 from draftproof.engine import Engine, EngineCore, SchedulerConfig
 from draftproof.errors import ConfigError
 from draftproof.models.head_files import HeadShape, HeadWeights, write_head
@@ -39,7 +35,6 @@ Progress = Callable[[str], None]
 _RECORDING: Final = 0.35
 #: Head width that rotation and vector units like.
 _HEAD_DIM: Final = 64
-_VOCABULARY: Final = "draft_ids.npz"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +138,8 @@ def distill(
     Raises
     ------
     ConfigError
-        If the target's width is no multiple of 64, or nothing can be recorded.
+        If the target's width is no multiple of 64, nothing can be recorded, or the folder was
+        made from another model, other texts, or for another number of tokens.
     IncompatibleModelsError
         If the target gives no hidden states, or none that explain its logits.
     ModelFileError
@@ -151,11 +147,18 @@ def distill(
     """
     start = monotonic()
     borrowed = borrow(target)
+    _shape(borrowed, 1)
+    if plan.texts is not None:
+        text_files(plan.texts)
+    asked = asked_origin(
+        target.info, borrowed, plan.draft_vocab_size, has_texts=plan.texts is not None
+    )
+    origin = open_work(folder, asked, target.info.hidden_size, progress)
     work = folder / "work"
     corpus = Corpus(work / "corpus")
     mark(corpus)
-    recorded = _record(target, tokenizer, plan, corpus, start, progress)
-    ids, coverage = _draft_ids(work / _VOCABULARY, corpus, borrowed, plan.draft_vocab_size)
+    recorded = _record(target, tokenizer, plan, corpus, origin, work / ORIGIN, start, progress)
+    ids, coverage = chosen_ids(work / DRAFT_IDS, corpus, borrowed.output, plan.draft_vocab_size)
     progress(
         f"{recorded} tokens recorded; {len(ids)} can be drafted, {coverage:.1%} of the probability"
     )
@@ -172,9 +175,8 @@ def distill(
         progress=progress,
     )
     progress(f"training ended: {trained.reason}")
-    made = HeadWeights(
-        shape, trained.weights, ids, target.info.name, _notes(plan, trained, recorded)
-    )
+    notes = _notes(plan, trained, recorded) | {TARGET_FINGERPRINT: fingerprint(borrowed.embedding)}
+    made = HeadWeights(shape, trained.weights, ids, target.info.name, notes)
     write_head(folder, made)
     return Distilled(made, trained, recorded, coverage)
 
@@ -184,15 +186,26 @@ def _record(
     tokenizer: Tokenizer,
     plan: DistillPlan,
     corpus: Corpus,
+    origin: Origin,
+    ledger: Path,
     start: float,
     progress: Progress,
 ) -> int:
     """Record until there is enough text, or the share of the time is spent."""
     limit = start + plan.minutes * 60 * _RECORDING
-    if plan.texts is not None:
-        paths = text_files(plan.texts)
-        held = corpus.num_tokens() or record_texts(
-            target, tokenizer, paths, corpus, plan.num_tokens, progress=progress
+    if origin.is_closed:
+        held = corpus.num_tokens()
+    elif plan.texts is not None:
+        held = record_texts(
+            target,
+            tokenizer,
+            plan.texts,
+            corpus,
+            origin,
+            plan.num_tokens,
+            save=lambda now: write_origin(ledger, now),
+            is_over=lambda: monotonic() > limit,
+            progress=progress,
         )
     else:
         recorder = Recorder()
@@ -213,19 +226,6 @@ def _record(
     if held < 2:
         raise ConfigError("no text was recorded; expected at least some sentences")
     return held
-
-
-def _draft_ids(
-    path: Path, corpus: Corpus, borrowed: Borrowed, size: int
-) -> tuple[NDArray[np.int64], float]:
-    """Choose the tokens that can be drafted; an earlier run has chosen already."""
-    if path.is_file():
-        with np.load(path) as held:
-            known: NDArray[np.int64] = held["ids"]
-            return known, float(held["coverage"])
-    ids, coverage = draft_vocabulary(corpus, borrowed.output, size)
-    np.savez(path, ids=ids, coverage=coverage)
-    return ids, coverage
 
 
 def _shape(borrowed: Borrowed, draft_vocab_size: int) -> HeadShape:
@@ -249,7 +249,7 @@ def _shape(borrowed: Borrowed, draft_vocab_size: int) -> HeadShape:
 def _notes(plan: DistillPlan, trained: Trained, recorded: int) -> dict[str, object]:
     return {
         "recorded_tokens": recorded,
-        "text": "the user's" if plan.texts else "the target's own answers",
+        "text": USERS_TEXT if plan.texts is not None else "the target's own answers",
         "seed": plan.seed,
         "rate": plan.rate,
         "updates": trained.num_updates,

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from draftproof.audit import SCHEMA, Evidence, Plan, PromptEvidence
-from draftproof.audit.subjects import TableRecipe
+from draftproof.audit.subjects import LawFile, TableRecipe, write_laws
 from draftproof.cli import CliContext, app
 from draftproof.cli.audit_finish import Outputs, finish
 from draftproof.cli.context import Notes
@@ -22,6 +22,7 @@ from draftproof.evidence import Counts
 
 LAW = TableRecipe().law(2)
 SIZE = ("--draws", "20", "--tv", "0.5", "--calibration-samples", "4000", "--seed", "3", "-q")
+NGRAM = ("--speculative-config", '{"method": "ngram"}')
 
 
 def run(*words, load=None):
@@ -59,7 +60,7 @@ def test_no_error_has_the_code_of_a_verdict(error):
     def load(model, **options):
         raise error
 
-    assert_not_made(run("engine", *SIZE, load=load))
+    assert_not_made(run("engine", *NGRAM, *SIZE, load=load), str(error.args[-1])[:5])
     words = ("python", "json:dumps", "--reference", "m")
     assert_not_made(run(*words, *SIZE, load=load))
 
@@ -145,3 +146,93 @@ def test_a_verdict_outlives_a_file_that_cannot_be_written(tmp_path):
         finish(CliContext(), evidence, outputs)
     assert shown.getvalue().startswith("verdict: ")
     assert 'id="certificate">' in page.read_text()
+
+
+BROKEN = """
+import sys
+import numpy as np
+
+def boom(prompt_ids, policy, n):
+    raise ValueError("boom\\nand more")
+
+def leaves(prompt_ids, policy, n):
+    sys.exit(1)
+
+def rounds(prompt_ids, policy, n):
+    return {"samples": [[0, 1]] * n, "rounds": [5]}
+"""
+
+
+def test_functions_that_fail_are_one_line(tmp_path, monkeypatch):
+    laws = tmp_path / "laws.json"
+    write_laws(laws, [LawFile("p", (0,), LAW)])
+    (tmp_path / "broken_decoder.py").write_text(BROKEN)
+    (tmp_path / "no_python.py").write_text("def f(:\n")
+    (tmp_path / "no_module.py").write_text("1 / 0\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for function, message in [
+        ("broken_decoder:boom", "the function failed: ValueError('boom"),
+        ("broken_decoder:leaves", "the function failed: SystemExit(1)"),
+        ("broken_decoder:rounds", "a round 5"),
+        ("no_python:f", "no_python.py"),
+        ("no_module:f", "ZeroDivisionError"),
+    ]:
+        found = run("python", function, "--reference", laws, *SIZE)
+        assert_not_made(found, message)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("engine", "--matrix", "--draws", "-5"), "--draws -5: expected 1 or more"),
+        (("engine", "--seed", "-5"), "--seed -5: expected 0 or more"),
+        (("python", "json:dumps", "--reference", "m", "--seed", "-5"), "--seed -5"),
+        (("engine", *NGRAM, "--prompt-ids", ""), "--prompt-ids ''"),
+        (("engine", *NGRAM, "--prompt-ids", "3 -1"), "--prompt-ids '3 -1'"),
+        (("--self-test", "--repeats", "0"), "repeats 0"),
+        (("--self-test", "--draws", "-1"), "draws -1"),
+        (("--self-test", "--draws", "0"), "draws 0"),
+    ],
+)
+def test_numbers_that_are_none_are_refused(words, message):
+    class Loaded:
+        core = type("Core", (), {"tokenizer": None, "proposers": ("ngram",)})
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+    assert_not_made(run(*words, load=lambda *_, **__: Loaded()), message)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"counts": ["x"] * 9},
+        {"counts": 5},
+        {"rounds": [[1, 1, 2]]},
+        {"rounds": "abc"},
+        {"rounds": [[1, 1, 2, False, "x"]]},
+        {"impossible": [[[9, 9], -1]]},
+        {"impossible": [5]},
+        {"outcomes": 5},
+        {"horizon": "x"},
+        {"model": {"vocab_size": 3, "kappa": "x", "target": [[1]], "draft": []}},
+    ],
+    ids=repr,
+)
+def test_damaged_certificates_are_one_line(damage, tmp_path):
+    path = certificate(tmp_path, lambda prompt: prompt.update(damage))
+    assert_not_made(run("show", path), str(path))
+
+
+@pytest.mark.parametrize("damage", [{"calibration_samples": 10000.5}, {"alpha": "x"}])
+def test_damaged_plans_are_one_line(damage, tmp_path):
+    path = certificate(tmp_path, lambda prompt: None)
+    stored = json.loads(path.read_text())
+    stored["evidence"]["plan"].update(damage)
+    path.write_text(json.dumps(stored))
+    assert_not_made(run("show", path), str(path))

@@ -60,6 +60,11 @@ def test_a_function_is_told_the_policy_and_its_rounds_are_kept():
     np.testing.assert_array_equal(drawn.tokens, [[0, 1], [0, 1]])
 
 
+def test_samples_that_are_no_rows_are_refused():
+    with pytest.raises(ConfigError, match="samples of list"):
+        CallableSubject(lambda *_: [[[0], [1, 2]]] * 2).draw([1], POLICY, 2, 0)
+
+
 def test_a_function_without_rounds_reports_none():
     drawn = CallableSubject(lambda p, q, n: np.zeros((n, 2), int)).draw([1], POLICY, 2, 0)
     assert drawn.log() is None
@@ -71,6 +76,9 @@ def test_a_function_without_rounds_reports_none():
         ([[0, 1]], "1 samples were returned, 3"),
         ({"samples": []}, "expected samples and rounds"),
         ({"samples": [[0]] * 3, "rounds": [(1,)]}, "a round"),
+        ({"samples": [[0]] * 3, "rounds": [5]}, "a round 5"),
+        ({"samples": [[0]] * 3, "rounds": ["abc"]}, "a round 'abc'"),
+        ({"samples": [[0]] * 3, "rounds": 5}, "rounds 5"),
     ],
 )
 def test_wrong_answers_are_refused(answer, message):

@@ -136,6 +136,12 @@ def test_an_exit_that_the_model_lacks_is_refused(model, tmp_path):
     assert TransformersRecipe(tmp_path, early_exit=1)().model.config.num_hidden_layers == 2
 
 
+@pytest.mark.parametrize("prompt", [(), (10, 5, 99), (3, -1)])
+def test_prompts_of_no_tokens_of_the_model_are_refused(model, prompt):
+    with pytest.raises(ConfigError, match="expected 1 or more, from 0 to 23"):
+        transformers_law(model, prompt, POLICY)
+
+
 def test_too_many_continuations_are_refused(model):
     with pytest.raises(ConfigError, match="more than 20"):
         transformers_law(model, PROMPT, Policy(SamplingParams(), 2), max_outcomes=20)

@@ -18,7 +18,7 @@ from draftproof.audit.acceptance import RoundLog
 from draftproof.audit.draft_totals import DraftTotals
 from draftproof.audit.rounds import Prefix, Tables
 from draftproof.audit.table_law import TableLaw, items_of
-from draftproof.errors import ConfigError
+from draftproof.errors import ConfigError, InvariantError
 from draftproof.evidence.fixed_budget import check_alpha
 from draftproof.evidence.joint_law import Counts, JointLaw
 
@@ -262,7 +262,12 @@ class Evidence:
                 dict(stored["notes"]),
                 stored.get("assumes_speculation", False),
             )
-        except (KeyError, TypeError, AttributeError) as error:
+        except ConfigError:
+            raise
+        except (
+            *(LookupError, TypeError, AttributeError, ValueError, ArithmeticError),
+            InvariantError,  # a law that is none: here it is no bug of ours
+        ) as error:
             raise ConfigError(f"stored evidence: {error!r}, expected schema {SCHEMA}") from error
 
 

@@ -24,7 +24,7 @@ from draftproof.audit.mode_report import (
 from draftproof.audit.subjects import on_off
 from draftproof.audit.subjects.report import Fact, facts_of, facts_of_on_off
 from draftproof.audit.verdict import judge
-from draftproof.errors import ConfigError
+from draftproof.errors import ConfigError, DraftproofError
 
 __all__ = ["KINDS", "Checked", "Kind", "VerdictLike", "check", "kind_of"]
 
@@ -172,10 +172,16 @@ def check(path: Path) -> Checked:
     if not isinstance(stored.get("evidence"), dict) or not isinstance(held, dict):
         raise ConfigError(f"{path}: expected an evidence and a verdict")
     kind = kinds[schema]
-    evidence = kind.evidence.from_json(stored["evidence"])
-    verdict = kind.judge(evidence)
-    differences = _differences(verdict.to_json(), held)
-    return Checked(evidence, verdict, kind.facts(evidence, verdict), differences)
+    try:
+        evidence = kind.evidence.from_json(stored["evidence"])
+        verdict = kind.judge(evidence)
+        differences = _differences(verdict.to_json(), held)
+        return Checked(evidence, verdict, kind.facts(evidence, verdict), differences)
+    except DraftproofError as error:
+        raise ConfigError(f"{path}: {error}") from error
+    except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
+        # A file may hold any value in any place, and this is no place to trust one.
+        raise ConfigError(f"{path}: {error!r}; expected evidence of {schema}") from error
 
 
 def _differences(again: Mapping[str, Any], held: Mapping[str, Any]) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from draftproof.audit.faults import EXACT, FAULTS
 from draftproof.audit.fixtures import FIXTURE_HORIZON, FIXTURE_KAPPA, fixture_tables
 from draftproof.audit.rounds import Tables, plain_law, shipped
 from draftproof.audit.rounds import round_laws as laws_of_round
+from draftproof.errors import ConfigError
 from draftproof.evidence.calibration import Calibrations, seed_of
 from draftproof.evidence.fixed_budget import fixed_budget_test
 from draftproof.evidence.joint_law import Counts, JointLaw
@@ -94,7 +95,14 @@ def self_test(
     FaultScore
         The right rule first. Faults of the length alone have ``alarms`` 0: compare
         their tokens per pass.
+
+    Raises
+    ------
+    ConfigError
+        If nothing would be drawn or repeated.
     """
+    if num_draws < 1 or repeats < 1:
+        raise ConfigError(f"draws {num_draws}, repeats {repeats}: expected 1 or more of each")
     tables = fixture_tables() if tables is None else tables
     kappa, horizon = FIXTURE_KAPPA, FIXTURE_HORIZON
     law = JointLaw.from_mapping(plain_law(tables, horizon), horizon)

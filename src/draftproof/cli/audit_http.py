@@ -188,7 +188,12 @@ def _against_law(
         f"the server at {url}",
         size.plan(),
         tuple(parts),
-        notes=notes | {"seeds": server.seeds_from(first), "reference": reference, "versions": versions()},
+        notes=notes
+        | {
+            "seeds": server.seeds_from(first),
+            "reference": reference,
+            "versions": versions(),
+        },
     )
 
 

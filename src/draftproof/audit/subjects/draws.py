@@ -205,6 +205,8 @@ def padded(samples: Any, horizon: int) -> NDArray[np.int64]:
             if kept.ndim != 1 or (kept.size and not np.issubdtype(kept.dtype, np.integer)):
                 raise ConfigError(f"a sample {sample!r}: expected a sequence of token ids")
             row[: len(kept)] = kept
-    except TypeError as error:
+    except ConfigError:
+        raise
+    except (TypeError, ValueError, OverflowError) as error:
         raise ConfigError(f"samples of {type(samples).__name__}: {error}") from error
     return rows

@@ -12,7 +12,7 @@ from typing import Any
 
 from draftproof.audit.subjects.draws import Draws, Policy, RoundKind, padded
 from draftproof.core.params import SamplingParams
-from draftproof.errors import BackendError, ConfigError
+from draftproof.errors import BackendError, ConfigError, DraftproofError
 
 __all__ = ["CallableSubject", "PythonRecipe", "find_callable"]
 
@@ -36,22 +36,45 @@ class CallableSubject:
     def draw(self, prompt_ids: Sequence[int], policy: Policy, num: int, first_seed: int) -> Draws:
         """Return continuations; see `draftproof.audit.subjects.Subject`."""
         wanted = policy_dict(policy) | {"seed": first_seed}
-        found = self._decode(tuple(prompt_ids), wanted, num)
+        found = self._called(tuple(prompt_ids), wanted, num)
         rounds: Counter[RoundKind] = Counter()
         reported = None
         if isinstance(found, dict):
             if found.keys() != {"samples", "rounds"}:
                 raise BackendError(f"keys {sorted(found)}: expected samples and rounds")
             found, reported = found["samples"], found["rounds"]
-        for entry in reported or ():
-            if len(entry) not in (3, 4):
-                raise BackendError(f"a round {entry!r}: expected (drafted, accepted, emitted)")
-            cut = bool(entry[3]) if len(entry) == 4 else False
-            rounds[RoundKind(int(entry[0]), int(entry[1]), int(entry[2]), cut)] += 1
+        if reported is not None:
+            rounds.update(map(_round, _listed(reported)))
         tokens = padded(found, policy.horizon)
         if len(tokens) != num:
             raise BackendError(f"{len(tokens)} samples were returned, {num} were asked for")
         return Draws(tokens, dict(rounds), reported is not None)
+
+    def _called(self, *arguments: Any) -> Any:
+        """Call the function; whatever it raises is its failure and not ours."""
+        try:
+            return self._decode(*arguments)
+        except DraftproofError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise BackendError(f"the function failed: {error!r}") from error
+
+
+def _listed(reported: Any) -> list[Any]:
+    try:
+        return list(reported)
+    except TypeError as error:
+        raise BackendError(f"rounds {reported!r}: expected a list of tuples") from error
+
+
+def _round(entry: Any) -> RoundKind:
+    try:
+        drafted, accepted, emitted, *rest = entry
+        if len(rest) > 1:
+            raise ValueError(f"{len(entry)} numbers")
+        return RoundKind(int(drafted), int(accepted), int(emitted), bool(rest and rest[0]))
+    except (TypeError, ValueError, OverflowError) as error:
+        raise BackendError(f"a round {entry!r}: expected (drafted, accepted, emitted)") from error
 
 
 def policy_dict(policy: Policy) -> dict[str, Any]:
@@ -109,6 +132,8 @@ def find_callable(name: str) -> Callable[..., Any]:
             found = getattr(found, part)
     except (ImportError, AttributeError) as error:
         raise ConfigError(f"{name}: {error}") from error
+    except (Exception, SystemExit) as error:  # of the module's own code
+        raise ConfigError(f"{name}: its module cannot be loaded: {error!r}") from error
     if not callable(found):
         raise ConfigError(f"{name} is {type(found).__name__}: expected a function")
     function: Callable[..., Any] = found

@@ -205,7 +205,7 @@ def transformers_law(
     Raises
     ------
     ConfigError
-        If there are more continuations.
+        If there are more continuations, or the prompt holds no token of the model's.
     BackendError
         If a row of the model is not finite.
     """
@@ -213,6 +213,9 @@ def transformers_law(
 
     filters = _filters(policy)
     prompt = list(prompt_ids)
+    vocab_size = model.config.vocab_size
+    if not prompt or min(prompt) < 0 or max(prompt) >= vocab_size:
+        raise ConfigError(f"prompt ids {prompt}: expected 1 or more, from 0 to {vocab_size - 1}")
     done: dict[Outcome, float] = {}
     level: list[tuple[Outcome, float]] = [((), 1.0)]
     for depth in range(1, policy.horizon + 1):

@@ -63,10 +63,19 @@ def test_the_engine_over_a_model_is_called_exact_and_its_certificate_recomputes(
     assert run("show", stored).exit_code == 1
 
 
+@pytest.mark.statistical
 def test_speculation_that_never_happened_is_no_evidence():
-    found = run("engine", "--prompt-ids", "0 1 0 1", "--top-k", 2, "--draws", 50, *SIZE)
-    assert found.exit_code == 3
-    assert "not enough evidence: nothing was drafted" in found.output
+    # False alarms 0.001; at TV 0.45 some 60 draws of four outcomes are enough.
+    words = ("--prompt-ids", "0 1 0 1", "--top-k", 2, "--horizon", 2, "--tv", 0.45, *SIZE[2:])
+    refused = run("engine", *words)
+    assert refused.exit_code == 2
+    assert "no drafter, so nothing would be drafted" in refused.output
+    plain = run("engine", *words, "--drafts", "none")
+    assert plain.exit_code == 0, plain.output
+    assert "; nothing is said about speculation" in plain.output.splitlines()[0]
+    # A drafter that finds nothing: the prompt has no token twice, and texts of two few.
+    silent = run("engine", "--speculative-config", '{"method": "ngram"}', *words, "--draws", 30)
+    assert silent.exit_code == 3, silent.output
 
 
 @pytest.mark.statistical
@@ -98,10 +107,14 @@ HTTP = ("http", "http://x", "--model", "m", "--reference", "none", "--off-body",
     ("words", "message"),
     [
         (("engine", "--plant", "x"), "--table"),
+        (("engine",), "--drafts none to audit plain decoding"),
+        (("engine", "--table", "--num-speculative-tokens", "0"), "no drafter"),
+        (("engine", "--table", "--drafts", "assumed"), "our engine tells its drafts"),
+        (("engine", "--greedy", "--drafts", "none"), "--drafts: of no use with --greedy"),
         (("engine", "--table", "--top-k", "2"), "brings its model"),
         (("engine", "--table", "--processes", "0"), "processes 0"),
         (("engine", "--temperature", "0"), "expected above 0"),
-        (("engine", "--prompt-ids", "a b"), "expected whole numbers"),
+        (("engine", "--drafts", "none", "--prompt-ids", "a b"), "expected whole numbers"),
         (("engine", "--tv", "2"), "tv 2"),
         (("python", "json:dumps", "--reference", "no.json"), "no.json"),
         (("http", "http://x", "--model", "m", "--reference", "none"), "--off-url"),

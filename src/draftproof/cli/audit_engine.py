@@ -135,7 +135,8 @@ def engine(
         cores = 1 if ray is not None else os.cpu_count() or 1
         hands = a.Hands(sequential, cores if processes is None else processes, ray)
         recipe = _table_recipe(rule and rule.value, num_speculative_tokens, plant or "")
-        finish(context, _of_tables(size, outputs, recipe, hands), outputs)
+        drafts = _drafts(common.drafts, has_drafter=recipe.kappa > 0)
+        finish(context, _of_tables(size, outputs, recipe, hands, drafts), outputs)
     if plant is not None:
         raise ConfigError(f"--plant {plant}: expected --table beside it")
     config = v.speculative_config(
@@ -159,20 +160,40 @@ def engine(
     }
     hands = a.Hands(sequential, 1 if processes is None else processes, ray)
     policy = a.policy_of(common.horizon, **knobs)  # refused before a model is loaded
+    speaks_of_drafts = mode in (m.Mode.LAW, m.Mode.MATRIX)
+    if speaks_of_drafts:
+        _drafts(common.drafts, has_drafter=bool(config))
     loaded_by = _LoadedRecipe(context.load, model, config, options, _silent)
     outputs.notes.say(f"loading {model}")
     with loaded_by.engine() as loaded:
         default = a.DEFAULT_PROMPTS[: 1 if mode is m.Mode.MATRIX else None]
         asked = a.prompts_of(*common.named, loaded.core.tokenizer, default)
         evidence: Any
+        drafts = a.Drafts.SHOWN
+        if speaks_of_drafts:  # a configuration may name no drafter
+            drafts = _drafts(common.drafts, has_drafter=bool(loaded.core.proposers))
         if mode is m.Mode.LAW:
-            evidence = _of_engine(size, outputs, loaded, loaded_by, asked, policy, hands)
+            evidence = _of_engine(size, outputs, loaded, loaded_by, asked, policy, hands, drafts)
         else:
             question = m.Question(
                 loaded.core, _subject(loaded, config), asked, size, tokens, outputs.notes.say
             )
             evidence = m.run_mode(mode, question, knobs, common.horizon)
+            if mode is m.Mode.MATRIX:
+                evidence = replace(evidence, expects_speculation=drafts.must_show)
     finish(context, evidence, outputs)
+
+
+def _drafts(asked: a.Drafts | None, *, has_drafter: bool) -> a.Drafts:
+    """Return what is stated about speculation; plain decoding is audited where it is asked for."""
+    if asked is a.Drafts.ASSUMED:
+        raise ConfigError("--drafts assumed: our engine tells its drafts; expected shown or none")
+    if not has_drafter and asked is not a.Drafts.NONE:
+        raise ConfigError(
+            "no drafter, so nothing would be drafted: expected --speculative-config or "
+            "--draft-model, or --drafts none to audit plain decoding"
+        )
+    return asked or a.Drafts.SHOWN
 
 
 def _table_recipe(rule: str | None, kappa: int | None, fault: str) -> TableRecipe:
@@ -186,7 +207,7 @@ def _table_recipe(rule: str | None, kappa: int | None, fault: str) -> TableRecip
 
 
 def _of_tables(
-    size: a.AuditSize, outputs: Outputs, recipe: TableRecipe, hands: a.Hands
+    size: a.AuditSize, outputs: Outputs, recipe: TableRecipe, hands: a.Hands, drafts: a.Drafts
 ) -> Evidence | SequentialEvidence:
     from draftproof.audit import Evidence
     from draftproof.audit.subjects import prompt_evidence
@@ -203,6 +224,7 @@ def _of_tables(
             size.plan(),
             (prompt_evidence("table", law, drawn[0], rows),),
             rule=recipe.rule if recipe.rule in ("standard", "block") else "",
+            expects_speculation=drafts.must_show,
             notes={"seeds": f"from {first}", "versions": versions()},
         )
 
@@ -233,6 +255,7 @@ def _of_engine(
     prompts: list[a.Prompt],
     policy: Any,
     hands: a.Hands,
+    drafts: a.Drafts,
 ) -> Evidence | SequentialEvidence:
     from draftproof.audit import Evidence
     from draftproof.audit.subjects import EngineSubject, prompt_evidence
@@ -257,6 +280,7 @@ def _of_engine(
                 prompt_evidence(p.name, law, draws)
                 for p, law, draws in zip(prompts, laws, drawn, strict=True)
             ),
+            expects_speculation=drafts.must_show,
             notes={
                 "policy": f"{policy.horizon} tokens, {_shown(policy.params)}",
                 "seeds": f"from {first}",

@@ -100,14 +100,15 @@ _FOREIGN = {
     Mode.LAW: ("tokens",),
     Mode.STREAM: (
         "top_k", "top_p", "min_p", "horizon", "draws", "processes", "ray", "calibration_samples",
-        "sequential",
+        "sequential", "drafts",
     ),
     Mode.GREEDY: (
         *POLICY, "horizon", "draws", "processes", "ray", "calibration_samples", "sequential", "tv",
-        "alpha", "power", "seed", "num_speculative_tokens",
+        "alpha", "power", "seed", "num_speculative_tokens", "drafts",
     ),
     Mode.STATE: (
         *POLICY, "horizon", "draws", "processes", "ray", "calibration_samples", "sequential", "tv",
+        "drafts",
     ),
     Mode.MATRIX: (*POLICY, "processes", "ray", "sequential", "tokens"),
 }  # fmt: skip

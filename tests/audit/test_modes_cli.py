@@ -11,7 +11,8 @@ from draftproof.cli import CliContext, app
 from draftproof.engine import Engine, EngineCore
 from draftproof.proposers import NgramProposer
 
-NGRAM = ("--speculative-config", '{"method": "ngram"}', "--prompt-ids", "0 1 2 3 4 0 1 2 3 4 0")
+PROMPT = ("--prompt-ids", "0 1 2 3 4 0 1 2 3 4 0")
+NGRAM = ("--speculative-config", '{"method": "ngram"}', *PROMPT)
 
 
 def load(model, *, speculative_config, **options):
@@ -80,6 +81,8 @@ def test_a_planted_fault_stops_a_sequential_audit_and_is_named(tmp_path):
         (("--matrix", "--temperature", 0.5), "of no use with --matrix"),
         ((*NGRAM, "--matrix", "--prompt-ids", "1 2"), "2 prompts with --matrix"),
         ((*NGRAM, "--stream", "--tokens", 0), "expected 1 or more"),
+        (("--greedy", *PROMPT), "--greedy without a drafter: expected --draft-model or"),
+        (("--stream", *PROMPT), "--stream without a drafter: expected --draft-model or"),
     ],
 )
 def test_options_that_a_question_has_no_use_for_are_refused(words, message):

@@ -195,7 +195,16 @@ def run_mode(mode: Mode, question: Question, knobs: dict[str, Any], horizon: int
     -------
     object
         Evidence of its kind, with notes.
+
+    Raises
+    ------
+    ConfigError
+        If the question is about drafts and the engine makes none.
     """
+    if mode in (Mode.GREEDY, Mode.STREAM) and not question.core.proposers:
+        raise ConfigError(
+            f"--{mode.value} without a drafter: expected --draft-model or --speculative-config"
+        )
     first = question.size.first_seed()
     named = [(prompt.name, prompt.ids) for prompt in question.prompts]
     tokens = question.tokens

@@ -91,7 +91,8 @@ def test_a_subject_that_fails_is_no_loss(address, tmp_path):
     assert 1 <= len(recipe.mark.read_text()) <= 4
 
 
-def test_no_cluster_is_said_in_one_line():
-    with pytest.raises(BackendError, match="no Ray cluster at 'nowhere'") as said:
-        list(draw_in_looks(TableRecipe(), JOBS, [4], first_seed=4, ray="nowhere"))
+@pytest.mark.parametrize("where", ["nowhere", "127.0.0.1:1", "ray://127.0.0.1:1"])
+def test_no_cluster_is_said_in_one_line(where):
+    with pytest.raises(BackendError, match=f"no Ray cluster at '{where}'") as said:
+        list(draw_in_looks(TableRecipe(), JOBS, [4], first_seed=4, ray=where))
     assert "\n" not in str(said.value)

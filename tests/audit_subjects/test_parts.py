@@ -2,6 +2,7 @@
 
 import json
 import random
+import socket
 import sys
 from functools import reduce
 
@@ -14,7 +15,7 @@ from draftproof.audit.draft_totals import DraftTotals
 from draftproof.audit.subjects import Draws, Policy, RoundKind, TableRecipe, prompt_evidence
 from draftproof.audit.subjects.fan_out import draw_in_looks
 from draftproof.audit.subjects.parts import Part, Work, gather, shares
-from draftproof.audit.subjects.ray_crew import _draw_part
+from draftproof.audit.subjects.ray_crew import _draw_part, check_reachable
 from draftproof.audit.subjects.table_engine import PROMPT
 from draftproof.cli import CliContext, app
 from draftproof.core.params import SamplingParams
@@ -156,6 +157,20 @@ def test_without_ray_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ConfigError, match=r"draftproof\[ray\]"):
         list(draw_in_looks(Echo, JOBS, [4], first_seed=1, ray="auto"))
+
+
+@pytest.mark.parametrize("form", ["127.0.0.1:{}", "ray://127.0.0.1:{}", "ray://127.0.0.1:{}/x"])
+def test_an_address_where_nobody_listens_is_said_before_ray_tries_it(form):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = form.format(server.getsockname()[1])
+        check_reachable(address)
+    with pytest.raises(BackendError, match=f"no Ray cluster at '{address}': .*refused"):
+        check_reachable(address)
+
+
+@pytest.mark.parametrize("address", ["auto", "local", "nowhere", "127.0.0.1:x", "other://host:1"])
+def test_what_names_no_host_and_port_is_left_to_ray(address):
+    check_reachable(address)
 
 
 def test_a_worker_of_another_version_is_refused():

@@ -7,6 +7,7 @@ is asked for anew by `draftproof.audit.subjects.parts.gather`.
 from __future__ import annotations
 
 import math
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -18,7 +19,7 @@ from draftproof.audit.subjects.draws import Draws, Subject
 from draftproof.audit.subjects.parts import Part, Work, shares
 from draftproof.errors import BackendError, ConfigError, DraftproofError
 
-__all__ = ["RayCrew", "ray_crew"]
+__all__ = ["RayCrew", "check_reachable", "ray_crew"]
 
 _PACKAGE = "draftproof"
 #: Parts of a look for each core: what a lost worker had in hand is little.
@@ -27,6 +28,10 @@ _PARTS_PER_CPU = 4
 _MOST_DRAWS = 5000
 #: How often Ray runs a task again whose worker was lost.
 _RETRIES = 3
+#: Seconds that a cluster gets to take a connection.
+_PATIENCE_S = 10.0
+#: Where ``ray://HOST`` is.
+_CLIENT_PORT = "10001"
 
 
 class RayCrew:
@@ -130,6 +135,7 @@ def ray_crew(address: str, recipe: Callable[[], Subject], work: Work) -> Iterato
         raise ConfigError("--ray needs ray: pip install 'draftproof[ray]'") from error
     is_ours = not ray.is_initialized()
     if is_ours:
+        check_reachable(address)
         try:
             ray.init(address, logging_level="WARNING", log_to_driver=False)
         except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
@@ -140,6 +146,31 @@ def ray_crew(address: str, recipe: Callable[[], Subject], work: Work) -> Iterato
     finally:
         if is_ours:
             ray.shutdown()
+
+
+def check_reachable(address: str) -> None:
+    """Refuse an address where nobody listens: Ray tries it for minutes.
+
+    Parameters
+    ----------
+    address : str
+        As `ray_crew` takes it. What names no host and port is left to Ray.
+
+    Raises
+    ------
+    BackendError
+        If no connection is made within 10 s.
+    """
+    scheme, _, rest = address.rpartition("://")
+    host, _, port = rest.partition("/")[0].rpartition(":")
+    if scheme == "ray" and not port.isdecimal():
+        host, port = port, _CLIENT_PORT
+    if scheme not in ("", "ray") or not host or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _PATIENCE_S).close()
+    except (OSError, OverflowError, UnicodeError) as error:
+        raise BackendError(f"no Ray cluster at {address!r}: {error}") from error
 
 
 def _draw_part(recipe: bytes, work: Work, part: Part, expected: str) -> list[Draws]:

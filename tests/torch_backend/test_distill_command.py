@@ -57,3 +57,21 @@ def test_what_cannot_be_is_refused(model, tmp_path):
     result = run("distill", "-m", model, "--minutes", 0, "-o", tmp_path / "head")
     assert result.exit_code == 2
     assert "minutes is 0.0" in result.output
+
+
+def test_paths_are_refused_before_a_model_is_loaded(tmp_path):
+    taken, empty = tmp_path / "taken", tmp_path / "empty"
+    taken.write_text("a file")
+    empty.mkdir()
+    (empty / "folder.md").mkdir()
+    output = tmp_path / "head"
+    for words, message in (
+        (("-o", taken), "taken is a file; expected a folder"),
+        (("-o", taken / "below"), "taken is a file; expected a folder"),
+        (("-o", output, "--text", tmp_path / "nowhere"), "nowhere: does not exist"),
+        (("-o", output, "--text", empty), "no file that ends in .txt or .md"),
+    ):
+        result = run("distill", "-m", "no-such-model", *words)
+        assert result.exit_code == 2
+        assert message in " ".join(result.output.split())
+    assert not output.exists()

@@ -16,7 +16,7 @@ from draftproof.distill.corpus import Corpus, Recording
 from draftproof.distill.held_out import split
 from draftproof.distill.origin import Origin, check_origin, read_origin, write_origin
 from draftproof.distill.run import DistillPlan, distill
-from draftproof.distill.texts import record_texts
+from draftproof.distill.texts import record_texts, text_files
 from draftproof.distill.work import ORIGIN, asked_origin, open_work
 from draftproof.errors import ConfigError, ModelFileError
 from draftproof.models.head_files import HeadShape, HeadWeights, write_head
@@ -156,6 +156,14 @@ def test_limits_hold_inside_a_file_and_shards_are_bounded(target, tmp_path, monk
     training, held = split(corpus)
     pieces = [sum(len(corpus.read(path).recordings) for path in part) for part in (training, held)]
     assert pieces[1] == pytest.approx(sum(pieces) / 12, abs=1)
+
+
+def test_files_are_known_by_their_ending_in_any_case(tmp_path):
+    for name in ("b.TXT", "a.Md", "c.pdf"):
+        (tmp_path / name).write_text("text")
+    (tmp_path / "d.md").mkdir()
+    assert [path.name for path in text_files(tmp_path)] == ["a.Md", "b.TXT"]
+    assert text_files(tmp_path / "c.pdf") == [tmp_path / "c.pdf"]
 
 
 def test_other_texts_are_refused_and_more_are_read(target, texts, tmp_path):

@@ -61,6 +61,8 @@ def distill(
     from draftproof.build import load_model
     from draftproof.build.heads import load_head
     from draftproof.distill.speed import measure_speed
+    from draftproof.distill.texts import text_files
+    from draftproof.distill.work import check_folder
 
     plan = DistillPlan(
         minutes=minutes,
@@ -70,6 +72,10 @@ def distill(
         seed=seed,
         rate=rate,
     )
+    # Loading takes a while: whatever can be refused before is.
+    check_folder(output)
+    if text is not None:
+        text_files(text)
     if threads is not None:
         torch.set_num_threads(threads)
     target, tokenizer = load_model(

@@ -22,7 +22,7 @@ from draftproof.distill.record import Recorder, Wanted, record_answers
 from draftproof.distill.target_head import TargetHead
 from draftproof.distill.texts import record_texts, text_files
 from draftproof.distill.train import Trained, TrainingPlan, train
-from draftproof.distill.work import ORIGIN, USERS_TEXT, asked_origin, open_work
+from draftproof.distill.work import ORIGIN, USERS_TEXT, asked_origin, check_folder, open_work
 from draftproof.engine import Engine, EngineCore, SchedulerConfig
 from draftproof.errors import ConfigError
 from draftproof.models.head_files import HeadShape, HeadWeights, write_head
@@ -146,10 +146,11 @@ def distill(
         If what an earlier run left does not fit.
     """
     start = monotonic()
-    borrowed = borrow(target)
-    _shape(borrowed, 1)
+    check_folder(folder)
     if plan.texts is not None:
         text_files(plan.texts)
+    borrowed = borrow(target)
+    _shape(borrowed, 1)
     asked = asked_origin(
         target.info, borrowed, plan.draft_vocab_size, has_texts=plan.texts is not None
     )

@@ -42,11 +42,15 @@ def text_files(folder: Path) -> list[Path]:
     Raises
     ------
     ConfigError
-        If there is none.
+        If there is none, or the path does not exist.
     """
     if folder.is_file():
         return [folder]
-    found = sorted(path for path in folder.rglob("*") if path.suffix in _SUFFIXES)
+    if not folder.exists():
+        raise ConfigError(f"{folder}: does not exist; expected a text file or a folder of them")
+    found = sorted(
+        path for path in folder.rglob("*") if path.suffix.lower() in _SUFFIXES and path.is_file()
+    )
     if not found:
         raise ConfigError(f"{folder}: no file that ends in .txt or .md, expected some")
     return found

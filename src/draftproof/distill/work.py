@@ -16,7 +16,7 @@ from draftproof.distill.draft_ids import DRAFT_IDS, read_ids
 from draftproof.distill.origin import Origin, check_origin, read_origin, write_origin
 from draftproof.errors import ConfigError
 
-__all__ = ["ORIGIN", "USERS_TEXT", "asked_origin", "open_work"]
+__all__ = ["ORIGIN", "USERS_TEXT", "asked_origin", "check_folder", "open_work"]
 
 #: Name of the file that says what a folder was made from.
 ORIGIN: Final = "origin.json"
@@ -55,6 +55,24 @@ def asked_origin(
         "files" if has_texts else "own",
         min(draft_vocab_size, len(borrowed.output)),
     )
+
+
+def check_folder(folder: Path) -> None:
+    """Refuse a path at which no folder can be.
+
+    Parameters
+    ----------
+    folder : Path
+        Where a head is to be written.
+
+    Raises
+    ------
+    ConfigError
+        If it is a file, or below one.
+    """
+    first = next((path for path in (folder, *folder.parents) if path.exists()), None)
+    if first is not None and not first.is_dir():
+        raise ConfigError(f"{folder}: {first} is a file; expected a folder for the head")
 
 
 def open_work(folder: Path, asked: Origin, width: int, progress: Progress) -> Origin:

@@ -12,7 +12,7 @@ import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -160,12 +160,11 @@ class Corpus:
         ModelFileError
             If the file is damaged.
         """
-        try:
-            with np.load(path) as held:
-                lengths, token_ids = held["lengths"], held["token_ids"]
-                hidden = held["hidden"]
-        except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
-            raise ModelFileError(f"{path}: is not a shard of a corpus; remove it") from error
+        lengths, token_ids, hidden = _arrays(path, "lengths", "token_ids", "hidden")
+        total = int(lengths.sum())
+        sizes = (token_ids.shape, hidden.shape[:1], hidden.ndim)
+        if sizes != ((total + len(lengths),), (total,), 2):
+            raise _damaged(path)
         found: list[Recording] = []
         row = token = 0
         for length in lengths.tolist():
@@ -192,13 +191,32 @@ class Corpus:
         -------
         int
             Their number.
+
+        Raises
+        ------
+        ModelFileError
+            If a file is damaged.
         """
-        total = 0
-        for path in self.paths() if paths is None else paths:
-            with np.load(path) as held:
-                total += int(held["lengths"].sum())
-        return total
+        chosen = self.paths() if paths is None else paths
+        return sum(int(_arrays(path, "lengths")[0].sum()) for path in chosen)
 
 
 def _number(path: Path) -> int:
     return int(path.stem.split("-")[1])
+
+
+def _damaged(path: Path) -> ModelFileError:
+    return ModelFileError(f"{path}: is damaged, or no shard of a corpus; remove it")
+
+
+def _arrays(path: Path, *names: str) -> list[NDArray[Any]]:
+    """Read arrays of a shard, of which the lengths are whole numbers from 0."""
+    try:
+        with path.open("rb") as stream, np.load(stream) as held:
+            found = [np.asarray(held[name]) for name in names]
+    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+        raise _damaged(path) from error
+    lengths = found[0]
+    if lengths.ndim != 1 or lengths.dtype.kind not in "iu" or (lengths < 0).any():
+        raise _damaged(path)
+    return found

@@ -40,7 +40,7 @@ def read_ids(path: Path) -> tuple[NDArray[np.int64], float]:
         If it is damaged.
     """
     try:
-        with np.load(path) as held:
+        with path.open("rb") as stream, np.load(stream) as held:
             ids, coverage = held["ids"], float(held["coverage"])
         if ids.ndim != 1 or not len(ids) or ids[0] < 0 or not (np.diff(ids) > 0).all():
             raise ValueError("no rising token ids")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+import struct
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -20,6 +22,13 @@ CHECKPOINT: Final = "training.pt"
 #: The fusion layer starts where it is best: steps as large as those of the other matrices
 #: undo the start.
 _SLOW: Final = MappingProxyType({"fusion_fc.weight": 0.3})
+
+
+#: What torch raises at a file that is no checkpoint, or one of another head.
+_DAMAGED: Final = (
+    OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError, EOFError,
+    IndexError, pickle.UnpicklingError, struct.error,
+)  # fmt: skip
 
 
 class State:
@@ -58,12 +67,14 @@ class State:
         draft.rename(path)
 
     def load(self, path: Path) -> None:
-        """Read a checkpoint."""
+        """Read a checkpoint; what an earlier version did not keep stays as it is."""
         try:
             held = torch.load(path, weights_only=True)
             self.head.load_state_dict(held.pop("head"))
             self.optimiser.load_state_dict(held.pop("optimiser"))
-        except (OSError, RuntimeError, KeyError, ValueError, EOFError) as error:
+            if not held.keys() <= vars(self).keys():
+                raise ValueError("it holds what is not known")
+        except _DAMAGED as error:
             raise ModelFileError(
                 f"{path}: does not fit this training; remove it to start afresh"
             ) from error

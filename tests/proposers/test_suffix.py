@@ -1,5 +1,7 @@
 """Suffix drafts: what is proposed, how far, from where, and what is forgotten."""
 
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -207,6 +209,21 @@ def test_a_shared_draft_ends_where_the_output_ended():
 def test_the_own_text_wins_where_both_match_equally_long():
     asked = [50, 51, 60, 50, 51]
     assert learned().propose([request(asked, 1, tenant="t")])[0].token_ids == (60,)
+
+
+def test_what_is_shared_keeps_to_its_bound_where_outputs_are_short():
+    """Each output has coins to be remembered, beside its tokens: one of one token at worst."""
+    proposer = SuffixProposer(tenant_tokens=2000)
+    texts = [[9, number % 50] for number in range(1200)]
+    tracemalloc.start()
+    begin = tracemalloc.get_traced_memory()[0]
+    for number, text in enumerate(texts):
+        proposer.propose([request(text, name="x", prompt=1, tenant="t", seed=number)])
+        proposer.release("x")
+    taken = tracemalloc.get_traced_memory()[0] - begin
+    tracemalloc.stop()
+    assert taken <= 24 * 2000 + 8192
+    assert 0.6 * taken <= proposer.num_bytes <= 24 * 2000
 
 
 def test_a_tenant_can_be_forgotten():

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Callable, Hashable, Sequence
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
 
 from draftproof.core.protocols import ProposalRequest
 from draftproof.core.types import Draft
@@ -34,8 +38,12 @@ class _Text:
         How many of them are the prompt.
     tenant : str
         Whose request it is.
-    coins : hashable
+    coins : int, optional
         Tells its coins from those of requests with another seed; None until it drafts.
+    compared : tuple of (ContextIndex, int), optional
+        Earlier outputs, and how many tokens of them its coins were compared with last.
+    is_independent : bool
+        Whether none of them was made with its coins.
     size : int
         Tokens that the index had when it was asked for its longest match.
     match : ContextMatch, optional
@@ -46,7 +54,9 @@ class _Text:
     source: Sequence[int] = ()
     num_prompt_tokens: int = 0
     tenant: str = ""
-    coins: Hashable = None
+    coins: int | None = None
+    compared: tuple[ContextIndex, int] | None = None
+    is_independent: bool = False
     size: int = -1
     match: ContextMatch | None = None
 
@@ -67,34 +77,43 @@ class _Shared:
         The outputs, a separator after each.
     window : int
         Most tokens held.
-    made_with : deque of (int, hashable)
-        Where each output that is still held ends, and the coins that made it.
-    num_made_with : Counter
-        How many of them each coins made.
+    ends : array of int
+        Where each output that is still held ends.
+    coins : array of int
+        What made it, as `_Text.coins`; one number per output, since short ones are many.
     """
 
     index: ContextIndex
     window: int
-    made_with: deque[tuple[int, Hashable]] = field(default_factory=deque)
-    num_made_with: Counter[Hashable] = field(default_factory=Counter)
+    ends: array[int] = field(default_factory=partial(array, "q"))
+    coins: array[int] = field(default_factory=partial(array, "q"))
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of memory in use."""
+        return self.index.num_bytes + 8 * len(self.ends) + 8 * len(self.coins)
 
     def learn(self, text: _Text) -> None:
         """Add the output of a finished request, if it has any."""
         output = text.source[text.num_prompt_tokens :]
-        if not output:
+        if not output or text.coins is None:
             return
         self.index.extend([*output, SEPARATOR])
-        self.made_with.append((len(self.index), text.coins))
-        self.num_made_with[text.coins] += 1
-        while self.made_with[0][0] <= len(self.index) - self.window:
-            _, gone = self.made_with.popleft()
-            self.num_made_with[gone] -= 1
-            if not self.num_made_with[gone]:
-                del self.num_made_with[gone]
+        self.ends.append(len(self.index))
+        self.coins.append(text.coins)
+        gone = bisect_right(self.ends, len(self.index) - self.window)
+        del self.ends[:gone], self.coins[:gone]
 
-    def is_independent_of(self, coins: Hashable) -> bool:
-        """Say whether nothing that is held was made with these coins."""
-        return coins not in self.num_made_with
+    def is_independent_of(self, text: _Text) -> bool:
+        """Say whether nothing that is held was made with the coins of a text.
+
+        All of them are compared once each time another output has been learned.
+        """
+        held = (self.index, len(self.index))
+        if text.compared != held:
+            text.compared = held
+            text.is_independent = not np.any(np.asarray(self.coins) == text.coins)
+        return text.is_independent
 
 
 class SuffixProposer:
@@ -138,7 +157,8 @@ class SuffixProposer:
     Drafts are deterministic functions of the tokens: the law of each is one-hot and no
     coin is used. How long a draft is depends on earlier tokens alone.
 
-    A step costs O(log window) per new token and per look-up, whatever the text. Memory
+    A step costs O(log window) per new token and per look-up, whatever the text; whose
+    earlier outputs may be used is looked up once for each that was added. Memory
     is bounded by 24 bytes per token of the window, for each running request, and by
     ``24 * tenant_tokens * max_tenants`` bytes for what is shared; the oldest tokens are
     forgotten first. Requests end with ``release``.
@@ -204,10 +224,9 @@ class SuffixProposer:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of memory that all indexes take."""
-        indexes = [text.index for text in self._texts.values()]
-        indexes += [shared.index for shared in self._shared.values()]
-        return sum(index.num_bytes for index in indexes)
+        """Bytes of memory that texts and earlier outputs take."""
+        num_bytes = sum(text.index.num_bytes for text in self._texts.values())
+        return num_bytes + sum(shared.num_bytes for shared in self._shared.values())
 
     def propose(self, requests: Sequence[ProposalRequest]) -> list[Draft]:
         """Draft for all rows at once.
@@ -325,7 +344,7 @@ class SuffixProposer:
         """Return the longest match of the text's end, and the index that has it."""
         match = text.longest(self._max_votes)
         shared = self._shared.get(text.tenant)
-        if shared is not None and shared.is_independent_of(text.coins):
+        if shared is not None and shared.is_independent_of(text):
             there = shared.index.longest(text.index.end, self._max_votes)
             if there and (match is None or there.length > match.length):
                 return shared.index, there
@@ -349,8 +368,9 @@ class SuffixProposer:
         tokens = request.token_ids
         text = self._held(request.request_id, tokens)
         if self._tenant_tokens and text.coins is None:
-            # The coin of the text's first token: two seeds share it once in 2**53.
-            text.coins = request.coins.sample(-request.coins.start)
+            # The coin of the text's first token: two seeds share it once in 2**53. Where two
+            # hashes agree that do not, nothing but a draft is lost.
+            text.coins = hash(request.coins.sample(-request.coins.start))
         text.tenant = request.tenant
         text.num_prompt_tokens = len(tokens) - request.history.num_generated
         return text

@@ -300,3 +300,43 @@ def test_more_tokens_never_cost_less(precision):
     seconds = cost.pass_seconds(1, np.arange(1.0, 200.0), 100.0)
     assert all(after >= before for before, after in pairwise(seconds))
     assert seconds[-1] > 2 * seconds[31]
+
+
+# Trees -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "drafters"),
+    [
+        ({"method": "ngram_tree"}, ("ngram",)),
+        ({"method": "suffix_tree"}, ("ngram",)),
+        ({"method": "draft_model_tree", "model": "x"}, ("draft-model",)),
+        ({"method": "draft_model_tree", "num_layers": 8}, ("ngram", "early-exit:8")),
+    ],
+)
+def test_a_profile_says_how_many_nodes_a_tree_has(tmp_path, value, drafters):
+    path = profile_at(tmp_path / "p.json", lambda n: 0.02 + 0.0005 * n, drafters=drafters)
+    policy, note = policy_of({**value, "profile": path, "num_speculative_tokens": 9}, proposer="t")
+    assert note == ""
+
+    def size(batch):
+        return policy.choose([RowState(f"r{i}", 100, 15, ("t",)) for i in range(batch)])[0].kappa
+
+    sizes = [size(batch) for batch in (1, 4, 32)]
+    assert sizes == sorted(sizes, reverse=True)
+    assert 9 >= sizes[0] > sizes[2]
+    assert policy_of(value, proposer="t") == (None, "")
+
+
+def test_profiles_that_do_not_serve_a_tree_are_refused(tmp_path):
+    path = profile_at(tmp_path / "p.json", drafters=("early-exit:4",))
+    with pytest.raises(ConfigError, match="drafter 'draft-model' is not in the profile"):
+        policy_of({"method": "draft_model_tree", "model": "x", "profile": path})
+    with pytest.raises(ConfigError, match="profile and num_speculative_tokens_per_batch_size"):
+        SpeculativeConfig.parse(
+            {
+                "method": "ngram_tree",
+                "profile": path,
+                "num_speculative_tokens_per_batch_size": RANGES,
+            }
+        )

@@ -23,7 +23,7 @@ from draftproof.proposers import (
 from draftproof.proposers.draft_head import DraftHeadProposer, HeadRunner
 from draftproof.proposers.hybrid import DraftlessProposer
 
-__all__ = ["DRAFTLESS", "enough_copied", "make_more_proposers", "make_proposers"]
+__all__ = ["DRAFTLESS", "enough_copied", "make_more_proposers", "make_proposers", "tree_acceptance"]
 
 #: Methods that draft without a model: they cost nothing until a request uses them.
 DRAFTLESS = ("ngram", "suffix", "prediction")
@@ -91,7 +91,7 @@ def make_proposers(
                     config.prompt_lookup_min,
                     config.prompt_lookup_max,
                     max_paths=config.tree_max_paths,
-                    acceptance=config.tree_acceptance or _TREE_ACCEPTANCE,
+                    acceptance=tree_acceptance(config),
                 )
             ]
         case "suffix_tree":
@@ -101,7 +101,7 @@ def make_proposers(
                 DraftModelTreeProposer(
                     _needed(config, draft),
                     widths=config.tree_widths,
-                    acceptance=config.tree_acceptance or _MODEL_TREE_ACCEPTANCE,
+                    acceptance=tree_acceptance(config),
                     target_vocab_size=None if link and link.vocabulary else vocab_size,
                     vocabulary=None if link is None else link.vocabulary,
                     temperature=_draft_temperature(config),
@@ -126,6 +126,23 @@ def enough_copied(config: SpeculativeConfig) -> int:
         head, which reads it token by token for drafts that count only where it is kept.
     """
     return config.hybrid_enough or (1 if config.has_head else 4)
+
+
+def tree_acceptance(config: SpeculativeConfig) -> float:
+    """Return the acceptance that trees are shaped for.
+
+    Parameters
+    ----------
+    config : SpeculativeConfig
+        The configuration.
+
+    Returns
+    -------
+    float
+        What the user says, else 0.6 for a model and 0.7 for copies.
+    """
+    is_model = config.method == "draft_model_tree"
+    return config.tree_acceptance or (_MODEL_TREE_ACCEPTANCE if is_model else _TREE_ACCEPTANCE)
 
 
 def make_more_proposers(methods: Sequence[str], config: SpeculativeConfig) -> list[Proposer]:

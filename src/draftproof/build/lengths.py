@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from draftproof.build.drafters import enough_copied
+from draftproof.build.drafters import enough_copied, tree_acceptance
+from draftproof.build.methods import TREES
 from draftproof.build.speculative import SpeculativeConfig
 from draftproof.core.kappa_policy import KappaPolicy
 from draftproof.core.types import ModelInfo
@@ -50,7 +51,9 @@ _LOOKUP_S, _STEP_S, _TOKEN_S = 1e-4, 4e-4, 1e-4
 #: in ``shape_change.json``.
 _CHANGE_S = 0.01
 #: Drafters that were not measured by themselves and the measured one that costs the same.
-_PRICED_AS: Final = MappingProxyType({"suffix": "ngram", "prediction": "ngram"})
+_PRICED_AS: Final = MappingProxyType(
+    dict.fromkeys(("suffix", "prediction", "ngram_tree", "suffix_tree"), "ngram")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +156,8 @@ def make_policy(
         from draftproof.planner.simulate import SchedulePolicy
 
         return SchedulePolicy(schedule, proposer), ""
+    if config.method in TREES and config.profile is not None:
+        return _tree_sizes(config, config.profile, target, proposer)
     if not config.is_auto:
         return None, ""
     from draftproof.planner.controller import ControllerConfig, GoodputController
@@ -178,6 +183,25 @@ def make_policy(
         "OpenVINO, 2 cores); 'draftproof calibrate' measures those of this machine"
     )
     return GoodputController(built_in_cost(target.precision), config=limits), note
+
+
+def _tree_sizes(
+    config: SpeculativeConfig, path: str, target: ModelInfo, proposer: str
+) -> tuple[KappaPolicy, str]:
+    """Return the policy that chooses how many nodes trees have, and the doubt about its costs."""
+    from draftproof.planner.profile import read_profile
+    from draftproof.planner.tree_sizes import TreeSizePolicy
+
+    profile = read_profile(path)
+    policy = TreeSizePolicy(
+        _measured(profile, config),
+        proposer,
+        config.kappa,
+        tree_acceptance(config),
+        config.tree_widths,
+        has_model=config.method == "draft_model_tree",
+    )
+    return policy, _doubt(profile, target)
 
 
 def _priced(precision: str) -> str:
@@ -211,6 +235,4 @@ def _doubt(profile: Profile, target: ModelInfo) -> str:
     running = (target.name, target.runtime, target.precision)
     if measured == running:
         return ""
-    return (
-        f"draft lengths follow a profile of {' '.join(measured)}; what runs is {' '.join(running)}"
-    )
+    return f"drafts follow a profile of {' '.join(measured)}; what runs is {' '.join(running)}"

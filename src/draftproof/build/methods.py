@@ -66,5 +66,5 @@ OWNERS: Final = {
     "hybrid_model_tokens": ("hybrid",),
     "hybrid_enough": ("hybrid",),
     "num_speculative_tokens_per_batch_size": tuple(m for m in DEFAULT_KAPPA if m != "none"),
-    "profile": tuple(AUTO_KAPPA),
+    "profile": (*AUTO_KAPPA, *TREES),
 }

@@ -55,7 +55,8 @@ class SpeculativeConfig(BaseModel):
         1 on, without gaps. Beyond the last range nothing is drafted.
     profile : str, optional
         *Ours*: the file of ``draftproof calibrate`` whose costs ``"auto"`` follows;
-        built-in ones when None.
+        built-in ones when None. Trees then have as many nodes as pay, up to
+        ``num_speculative_tokens``; without one they always have that many.
     prompt_lookup_min, prompt_lookup_max : int
         Shortest and longest suffix that ``"ngram"`` and ``"ngram_tree"`` look up.
     tree_max_paths : int
@@ -232,13 +233,15 @@ class SpeculativeConfig(BaseModel):
                 f"num_speculative_tokens 'auto' counts chains only; {self.method!r} drafts "
                 "trees, expected a number"
             )
-        if self.profile is not None and not self.is_auto:
+        if self.profile is not None and not self.is_auto and self.method not in TREES:
             raise ValueError("profile has no effect unless num_speculative_tokens is 'auto'")
         if ranges is None:
             return
         key = "num_speculative_tokens_per_batch_size"
         if self.is_auto:
             raise ValueError(f"num_speculative_tokens 'auto' and {key}: expected one of them")
+        if self.profile is not None:
+            raise ValueError(f"profile and {key}: expected one of them")
         starts = [1, *(high + 1 for _low, high, _kappa in ranges)]
         for start, (low, high, kappa) in zip(starts, ranges, strict=False):
             if low != start or high < low or kappa < 0:

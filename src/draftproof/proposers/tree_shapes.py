@@ -18,7 +18,15 @@ from typing import TypeAlias
 
 from draftproof.errors import ConfigError
 
-__all__ = ["Shape", "check_shape", "depth_of", "pruned_paths", "shape_of", "size_of"]
+__all__ = [
+    "Shape",
+    "check_shape",
+    "depth_of",
+    "growth_of",
+    "pruned_paths",
+    "shape_of",
+    "size_of",
+]
 
 #: The shapes below the children of a node, first child first.
 Shape: TypeAlias = tuple["Shape", ...]
@@ -61,26 +69,52 @@ def shape_of(budget: int, acceptance: float, widths: Sequence[int] | None = None
     ConfigError
         If ``acceptance`` or a width is out of range.
     """
+    nodes = [_Growing()]
+    for parent, _rank in growth_of(budget, acceptance, widths):
+        nodes.append(_Growing())
+        nodes[parent + 1].children.append(nodes[-1])
+    return nodes[0].frozen()
+
+
+def growth_of(
+    budget: int, acceptance: float, widths: Sequence[int] | None = None
+) -> list[tuple[int, int]]:
+    """Return the nodes of the worthiest tree, worthiest first.
+
+    Parameters
+    ----------
+    budget, acceptance, widths
+        As `shape_of` takes them.
+
+    Returns
+    -------
+    list of (int, int)
+        Number of each node's parent, -1 for the root, and how many siblings come before
+        it. The first n are the worthiest tree of n nodes.
+
+    Raises
+    ------
+    ConfigError
+        If ``acceptance`` or a width is out of range.
+    """
     check_shape(acceptance, widths)
     most = (_MOST_CHILDREN,) if widths is None else (*widths, 0)
-    root = _Growing()
+    grown: list[tuple[int, int]] = []
     # (-worth, order, parent, rank among its children, depth of the parent)
-    places: list[tuple[float, int, _Growing, int, int]] = []
+    places: list[tuple[float, int, int, int, int]] = []
 
-    def offer(worth: float, parent: _Growing, rank: int, depth: int) -> None:
+    def offer(worth: float, parent: int, rank: int, depth: int) -> None:
         if rank < most[min(depth, len(most) - 1)]:
             heapq.heappush(places, (-worth, next(order), parent, rank, depth))
 
     order = count()
-    offer(acceptance, root, 0, 0)
-    while places and budget > 0:
+    offer(acceptance, -1, 0, 0)
+    while places and len(grown) < budget:
         minus_worth, _, parent, rank, depth = heapq.heappop(places)
-        child = _Growing()
-        parent.children.append(child)
-        budget -= 1
-        offer(-minus_worth * acceptance, child, 0, depth + 1)
+        grown.append((parent, rank))
+        offer(-minus_worth * acceptance, len(grown) - 1, 0, depth + 1)
         offer(-minus_worth * (1 - acceptance), parent, rank + 1, depth)
-    return root.frozen()
+    return grown
 
 
 def check_shape(acceptance: float, widths: Sequence[int] | None = None) -> None:

@@ -35,7 +35,7 @@ def run(*words):
     "words",
     [
         ("--greedy", "--tokens", 20),
-        ("--state", "--tokens", 30, "--seed", 3),
+        ("--state", "--tokens", 300, "--seed", 3),
         ("--stream", "--tokens", 1200, "--tv", 0.25, "--seed", 3),
         ("--sequential", "--top-k", 2, "--horizon", 3, "--draws", 1200, "--tv", 0.2, "--seed", 3),
         ("--matrix", "--draws", 60, "--tv", 0.45, "--seed", 3),
@@ -57,6 +57,15 @@ def test_the_engine_passes_and_show_says_the_same(words, tmp_path):
         # So few draws are no evidence in some cells; none may be wrong.
         assert "biased" not in found.stdout.splitlines()[0]
         assert "banned_token_ids" in found.stdout
+
+
+def test_state_says_what_it_did_not_examine():
+    plain = run("engine", *PROMPT, "--state", "--tokens", 30, "--seed", 3, "-q")
+    assert plain.exit_code == 3
+    assert "no drafter was examined after silent rounds" in plain.stdout
+    few = run("engine", *NGRAM, "--state", "--tokens", 300, "--seed", 3, "--tv", 0.05, "-q")
+    assert few.exit_code == 3
+    assert "0.05 was asked for" in few.stdout
 
 
 @pytest.mark.statistical

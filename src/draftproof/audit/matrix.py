@@ -343,7 +343,7 @@ def _smallest(law: JointLaw, num: int, level: float, power: float) -> float:
     if len(law) < 2:
         # Any other outcome is an alarm, but it has to come: one of mass t is missed by
         # all draws with probability (1 - t) ** num.
-        return 1.0 - (1.0 - power) ** (1.0 / num)
+        return 1.0 - math.pow(1.0 - power, 1.0 / num)
     far = noncentrality(len(law) - 1, level, power)
     return math.sqrt(_SLACK * far / (4 * num))
 

@@ -10,6 +10,7 @@ from draftproof.audit.sequential import SequentialEvidence, SequentialVerdict
 from draftproof.audit.state import StateEvidence, StateVerdict
 from draftproof.audit.stream import StreamEvidence, StreamVerdict
 from draftproof.audit.subjects.report import Fact, diagnosis_facts, node_facts, speculation_text
+from draftproof.evidence.trend import LevelTest
 
 __all__ = [
     "facts_of_greedy",
@@ -202,7 +203,8 @@ def facts_of_state(evidence: StateEvidence, verdict: StateVerdict) -> list[Fact]
             "target",
             f"{len(evidence.rollbacks)} passes, {taken} drafts taken back; logits off by up to "
             f"{verdict.largest_gap:.3g}, without a rollback by {verdict.noise:.3g}, "
-            f"{verdict.tolerance:.3g} is taken for rounding",
+            f"{verdict.tolerance:.3g} is taken for rounding; the logits of a row have a spread of "
+            f"{verdict.spread:.3g}, and {evidence.most_rounding:g} of it may be rounding",
         ),
     ]
     for each in evidence.drafters:
@@ -224,12 +226,30 @@ def facts_of_state(evidence: StateEvidence, verdict: StateVerdict) -> list[Fact]
         facts.append(
             (
                 "acceptance",
-                f"{decay.num_rounds} rounds, p = {decay.p_value:.3g} for a decay; false alarms "
-                f"{verdict.alpha:g}; {seen}",
+                f"{decay.num_rounds} rounds, p = {decay.p_value:.3g} for a decay; {seen}",
             )
+        )
+    if verdict.level is not None:
+        facts.append(("promise", _promise_text(evidence, verdict.level)))
+        facts.append(
+            ("false alarms", f"{verdict.alpha:g} over the tests of acceptance; caches have none")
         )
     facts += [("finding", finding) for finding in verdict.findings]
     return facts + sorted(evidence.notes.items())
+
+
+def _promise_text(evidence: StateEvidence, level: LevelTest) -> str:
+    seen = "too few rounds to see any departure"
+    if math.isfinite(level.smallest):
+        seen = (
+            f"a departure of {level.smallest:.3g} would have been seen with probability "
+            f"{evidence.power:g}"
+        )
+    return (
+        f"{level.kept:.3g} first drafts kept per round, {level.promised:.3g} promised by a fresh "
+        f"target and drafter (p = {level.p_slow:.3g} for too few, {level.p_fast:.3g} for too "
+        f"many; {evidence.drafter_tolerance:g} is taken for rounding); {seen}"
+    )
 
 
 def facts_of_matrix(evidence: MatrixEvidence, verdict: MatrixVerdict) -> list[Fact]:

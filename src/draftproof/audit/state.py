@@ -4,21 +4,19 @@ Three questions. After forced rejections, does the target's cache go on as a fre
 does. After rounds in which it was not asked, does the drafter draft as a fresh one does.
 And does acceptance, held against what target and drafter promise at the very places, decay
 with the rounds of a request. The first two are comparisons with measured rounding, the
-third is a test with a false-alarm rate.
+third is a test with a false-alarm rate. What could not be examined, for want of a drafter,
+of rounds, or of logits that stand out from rounding, leaves the verdict open.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from statistics import median
 
-from draftproof.audit.evidence_file import shown
 from draftproof.audit.judged import Judged
-from draftproof.errors import ConfigError
-from draftproof.evidence.fixed_budget import check_alpha
-from draftproof.evidence.trend import DecayTest, decay_test
+from draftproof.audit.state_evidence import SCHEMA, DrafterCheck, Rollback, StateEvidence
+from draftproof.evidence.trend import DecayTest, LevelTest, decay_test, level_test
 
 __all__ = [
     "SCHEMA",
@@ -29,150 +27,8 @@ __all__ = [
     "judge_state",
 ]
 
-#: Name and version of the stored form.
-SCHEMA = "draftproof-state/1"
-
-
-@dataclass(frozen=True, slots=True)
-class Rollback:
-    """One pass after forced rejections.
-
-    Parameters
-    ----------
-    position : int
-        Where the row began.
-    drafts : int
-        Drafts of the row before.
-    kept : int
-        Those that were kept; the others were taken back.
-    gap : float
-        Largest difference of a logit from a fresh prefill of the same text.
-    noise : float
-        The same for a sequence that was fed in such rows and never rolled back.
-    length : int
-        Cached tokens after the rollback.
-    expected_length : int
-        What they should be.
-    """
-
-    position: int
-    drafts: int
-    kept: int
-    gap: float
-    noise: float
-    length: int
-    expected_length: int
-
-
-@dataclass(frozen=True, slots=True)
-class DrafterCheck:
-    """A drafter after rounds in which it was not asked.
-
-    Parameters
-    ----------
-    drafter : str
-        Its name.
-    silent : int
-        Rounds without it.
-    distance : float
-        Total variation of the law of its first draft from that of a fresh request on the
-        same text; 1 where only one of the two drafts.
-    """
-
-    drafter: str
-    silent: int
-    distance: float
-
-
-@dataclass(frozen=True, slots=True)
-class StateEvidence:
-    """All of one audit.
-
-    Parameters
-    ----------
-    subject : str
-        The engine, with version and command.
-    rollbacks : tuple of Rollback
-        Passes after forced rejections.
-    drafters : tuple of DrafterCheck
-        Drafters after kappa-0 periods.
-    rounds : tuple of tuple of (float, bool)
-        For each request the rounds in order: the probability with which the first draft
-        is kept, by a fresh target and a fresh drafter, and whether it was.
-    alpha : float
-        False-alarm rate of the test of decay.
-    power : float
-        Probability with which the stated decay would have been seen.
-    margin : float
-        Multiple of the largest measured noise that is still taken for rounding.
-    drafter_tolerance : float
-        Largest distance of a drafter's law that is taken for rounding; it costs at most
-        as much acceptance, and no exactness.
-    notes : mapping of str to str
-        Whatever shall travel with the certificate.
-    """
-
-    subject: str
-    rollbacks: tuple[Rollback, ...]
-    drafters: tuple[DrafterCheck, ...] = ()
-    rounds: tuple[tuple[tuple[float, bool], ...], ...] = ()
-    alpha: float = 1e-3
-    power: float = 0.99
-    margin: float = 3.0
-    drafter_tolerance: float = 0.02
-    notes: Mapping[str, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        """Refuse an audit of nothing, and rates that are none."""
-        check_alpha(self.alpha)
-        if not self.rollbacks:
-            raise ConfigError("no rollback: expected at least one")
-        if not self.alpha < self.power < 1 or self.margin < 1:
-            raise ConfigError(f"power {self.power}, margin {self.margin}: expected < 1, >= 1")
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain lists, numbers and strings."""
-        found: dict[str, Any] = shown(asdict(self)) | {"notes": dict(self.notes)}
-        return found
-
-    @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> StateEvidence:
-        """Return the evidence of a stored form.
-
-        Parameters
-        ----------
-        stored : mapping of str to object
-            What `to_json` gave.
-
-        Returns
-        -------
-        StateEvidence
-            Equal content.
-
-        Raises
-        ------
-        ConfigError
-            If an entry is missing or malformed.
-        """
-        try:
-            return cls(
-                stored["subject"],
-                tuple(
-                    Rollback(**r | {"gap": float(r["gap"]), "noise": float(r["noise"])})
-                    for r in stored["rollbacks"]
-                ),
-                tuple(DrafterCheck(**each) for each in stored["drafters"]),
-                tuple(tuple((p, kept) for p, kept in rounds) for rounds in stored["rounds"]),
-                stored["alpha"],
-                stored["power"],
-                stored["margin"],
-                stored["drafter_tolerance"],
-                dict(stored["notes"]),
-            )
-        except (KeyError, TypeError, ValueError) as error:
-            if isinstance(error, ConfigError):
-                raise
-            raise ConfigError(f"stored evidence: {error!r}, expected schema {SCHEMA}") from error
+#: Tests of acceptance that share the false-alarm rate: decay, too little, too much.
+_TESTS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,23 +38,29 @@ class StateVerdict(Judged):
     Parameters
     ----------
     verdict : str
-        ``"exact"``: no trace was found. ``"biased"``: the target's cache keeps one, which
-        changes the text, or the drafter does or decays, which costs speed; the findings
-        say which. ``"not enough evidence"``: nothing was taken back.
+        ``"exact"``: no trace was found. ``"biased"``: the target's cache keeps one, or
+        more drafts are kept than the law allows, which changes the text; or the drafter
+        keeps one or decays, which costs speed; the findings say which. ``"not enough
+        evidence"``: part of it could not be examined; the reason says what was.
     reason : str
         One sentence.
     alpha : float
-        False-alarm rate of the test of decay; the other questions are comparisons.
+        False-alarm rate of the tests of acceptance; the other questions are comparisons.
     noise : float
         Largest measured difference of a logit without any rollback.
     tolerance : float
         Largest difference that is taken for rounding.
+    spread : float
+        Standard deviation of the logits of a row, the median of the passes; NaN where it
+        is not known.
     largest_gap : float
-        Largest difference after a rollback.
+        Largest difference after a rollback; infinite where one is no number.
     drafter_distance : float
         Largest distance of a drafter's law after silent rounds.
     decay : DecayTest, optional
         Acceptance over the rounds; None where it was not measured.
+    level : LevelTest, optional
+        Acceptance over all rounds against its promise; None where it was not measured.
     findings : tuple of str
         In words.
     """
@@ -208,9 +70,11 @@ class StateVerdict(Judged):
     alpha: float
     noise: float
     tolerance: float
+    spread: float
     largest_gap: float
     drafter_distance: float
     decay: DecayTest | None
+    level: LevelTest | None
     findings: tuple[str, ...]
 
 
@@ -225,55 +89,137 @@ def judge_state(evidence: StateEvidence) -> StateVerdict:
     Returns
     -------
     StateVerdict
-        All three questions.
+        All three questions. The tests of acceptance share ``alpha`` evenly.
     """
     rollbacks = evidence.rollbacks
     noise = max(each.noise for each in rollbacks)
     tolerance = evidence.margin * noise
-    largest = max(each.gap for each in rollbacks)
-    distance = max((each.distance for each in evidence.drafters), default=0.0)
-    decay = None
+    known = [each.spread for each in rollbacks if not math.isnan(each.spread)]
+    spread = median(known) if known else math.nan
+    decay = level = None
     if any(evidence.rounds):
-        decay = decay_test(evidence.rounds, power=evidence.power, alpha=evidence.alpha)
-    findings = []
-    wrong = [r for r in rollbacks if not r.gap <= tolerance or r.length != r.expected_length]
-    if wrong:
-        worst = max(wrong, key=lambda r: math.inf if math.isnan(r.gap) else r.gap)
-        findings.append(
-            f"the target's cache keeps what was rejected: after {worst.kept} of {worst.drafts} "
-            f"drafts were kept, logits at position {worst.position} are off by {worst.gap:.3g}, "
-            f"rounding explains {tolerance:.3g}"
-        )
-    for each in evidence.drafters:
-        if not each.distance <= evidence.drafter_tolerance:
-            findings.append(
-                f"drafter {each.drafter} drafts otherwise after {each.silent} silent rounds: TV "
-                f"{each.distance:.3g} from a fresh request"
-            )
-    if decay is not None and decay.p_value <= evidence.alpha:
-        findings.append(
-            f"acceptance decays over the rounds of a request: p = {decay.p_value:.2g}, "
-            f"{decay.late_shortfall:.3g} too few kept per round in the later half"
-        )
+        rates = {"alpha": evidence.alpha / _TESTS, "power": evidence.power}
+        decay = decay_test(evidence.rounds, **rates)
+        level = level_test(evidence.rounds, tolerance=evidence.drafter_tolerance, **rates)
+    faults = _faults(evidence, tolerance, decay, level)
+    largest = max(_number(each.gap) for each in rollbacks)
     taken_back = sum(each.drafts > each.kept for each in rollbacks)
-    if findings:
-        verdict, reason = "biased", findings[0]
-    elif not taken_back:
-        verdict, reason = "not enough evidence", "nothing was taken back in any pass"
+    seen = (
+        f"after {taken_back} rollbacks no logit is off by more than {largest:.3g}, rounding "
+        f"explains {tolerance:.3g}"
+    )
+    unseen = _unseen(evidence, tolerance, spread, decay)
+    if faults:
+        verdict, reason = "biased", faults[0]
+    elif unseen:
+        verdict, reason = "not enough evidence", f"{'; '.join(unseen)}; what was examined: {seen}"
     else:
-        verdict = "exact"
-        reason = (
-            f"after {taken_back} rollbacks no logit is off by more than {largest:.3g}, rounding "
-            f"explains {tolerance:.3g}"
-        )
+        verdict, reason = "exact", seen
+    slow = _slow(level, evidence.alpha, verdict)
+    if slow and verdict == "exact":
+        reason = f"{slow[0]}; {seen}"
     return StateVerdict(
         verdict,
         reason,
         evidence.alpha,
         noise,
         tolerance,
+        spread,
         largest,
-        distance,
+        max((_number(each.distance) for each in evidence.drafters), default=0.0),
         decay,
-        tuple(findings),
+        level,
+        (*faults, *slow),
     )
+
+
+def _number(value: float) -> float:
+    return math.inf if math.isnan(value) else value
+
+
+def _faults(
+    evidence: StateEvidence, tolerance: float, decay: DecayTest | None, level: LevelTest | None
+) -> list[str]:
+    """Return what is wrong, in words."""
+    found = []
+    wrong = [
+        each
+        for each in evidence.rollbacks
+        if not each.gap <= tolerance or each.length != each.expected_length
+    ]
+    if wrong:
+        worst = max(wrong, key=lambda each: _number(each.gap))
+        found.append(
+            f"the target's cache keeps what was rejected: after {worst.kept} of {worst.drafts} "
+            f"drafts were kept, logits at position {worst.position} are off by {worst.gap:.3g}, "
+            f"rounding explains {tolerance:.3g}"
+        )
+    bar = evidence.alpha / _TESTS
+    if level is not None and level.p_fast <= bar:
+        found.append(
+            f"accepts more than the law allows: {level.kept:.3g} first drafts kept per round, "
+            f"{level.promised:.3g} promised, p = {level.p_fast:.2g}"
+        )
+    for check in evidence.drafters:
+        if not check.distance <= evidence.drafter_tolerance:
+            found.append(
+                f"drafter {check.drafter} drafts otherwise after {check.silent} silent rounds: TV "
+                f"{check.distance:.3g} from a fresh request"
+            )
+    # A loss of the same share in every round is no decay: `_slow` tells it.
+    is_slow = level is not None and level.p_slow <= bar
+    if decay is not None and decay.p_value <= bar and (decay.grows or not is_slow):
+        found.append(
+            f"acceptance decays over the rounds of a request: p = {decay.p_value:.2g}, "
+            f"{decay.late_shortfall:.3g} too few kept per round in the later half"
+        )
+    return found
+
+
+def _slow(level: LevelTest | None, alpha: float, verdict: str) -> list[str]:
+    if level is None or level.p_slow > alpha / _TESTS:
+        return []
+    word = "exact but slow" if verdict == "exact" else "slower than the rule"
+    return [
+        f"{word}: {level.kept:.3g} first drafts kept per round, {level.promised:.3g} promised, "
+        f"p = {level.p_slow:.2g}"
+    ]
+
+
+def _unseen(
+    evidence: StateEvidence, tolerance: float, spread: float, decay: DecayTest | None
+) -> list[str]:
+    """Return what the evidence leaves open, in words."""
+    found = []
+    if not any(each.drafts > each.kept for each in evidence.rollbacks):
+        found.append("nothing was taken back in any pass")
+    # Without any noise the smallest trace shows, however close the logits stand.
+    if tolerance > 0 and not tolerance <= evidence.most_rounding * spread:
+        found.append(
+            f"rounding explains {tolerance:.3g}, more than {evidence.most_rounding:g} of the "
+            f"spread of the logits, {spread:.3g}: a trace could hide in it"
+        )
+    if not evidence.drafters and not evidence.unasked:
+        found.append("no drafter was examined after silent rounds")
+    found += [f"drafter {name} had nothing to draft where asked" for name in evidence.unasked]
+    if decay is None:
+        found.append(
+            "acceptance was not examined: no first draft under a rule whose promise is known"
+        )
+        return found
+    silent = [
+        repr(name)
+        for name, rounds in zip(evidence.names, evidence.rounds, strict=False)
+        if not rounds
+    ]
+    if silent:
+        found.append(f"no first draft was seen after {', '.join(silent)}")
+    if not decay.smallest_decay <= evidence.decay:
+        size = "no loss of kept drafts"
+        if math.isfinite(decay.smallest_decay):
+            size = f"only a loss of {decay.smallest_decay:.3g} kept drafts per round"
+        found.append(
+            f"{size} at the end of a request would have been seen in {decay.num_rounds} rounds, "
+            f"{evidence.decay:g} was asked for"
+        )
+    return found

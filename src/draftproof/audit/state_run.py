@@ -55,6 +55,8 @@ def check_rollbacks(
     ------
     CapacityError
         If the model has no room.
+    ConfigError
+        If a fresh prefill gives logits that are no numbers.
     """
     rng = seed_of(seed, "rollbacks", repr(tuple(prompt_ids)))
     pool = sorted(set(prompt_ids)) if len(set(prompt_ids)) > 1 else [prompt_ids[0], 0, 1]
@@ -75,12 +77,13 @@ def check_rollbacks(
                 fresh = np.concatenate(
                     [rows.copy() for rows in forced_logits(target, text, ends, PREFILL)]
                 )
+                spread = _spread(fresh)
                 noise = 0.0
                 if number % _MEASURED == 0:
                     noise = _gap(_in_rows(target, prompt_ids, text, ends), fresh)
                 drafted, kept, length, expected = before
                 gap = _gap(logits, fresh)
-                found.append(Rollback(start, drafted, kept, gap, noise, length, expected))
+                found.append(Rollback(start, drafted, kept, gap, noise, length, expected, spread))
             kept = int(rng.integers(0, _KAPPA + 1))
             refused = drafts[kept] if kept < _KAPPA else -1
             following = [token for token in pool if token != refused]
@@ -110,6 +113,14 @@ def _in_rows(
     output = [*text[len(prompt_ids) :], *ends]
     rows = [rows.copy() for rows in forced_logits(target, prompt_ids, output, _WIDTH)]
     return np.concatenate(rows)[-len(ends) :]
+
+
+def _spread(logits: NDArray[np.float32]) -> float:
+    """Return the standard deviation of the finite logits of a row, the mean of the rows."""
+    if not (logits < np.inf).all() or not np.isfinite(logits.max(axis=1)).all():
+        raise ConfigError("a fresh prefill gives logits that are no numbers: expected finite ones")
+    rows = [row[np.isfinite(row)].astype(np.float64) for row in logits]
+    return float(np.mean([row.std() for row in rows]))
 
 
 def _gap(left: NDArray[np.float32], right: NDArray[np.float32]) -> float:
@@ -144,7 +155,8 @@ def check_drafter(
     Returns
     -------
     list of DrafterCheck
-        For as many silent periods as the text is long enough for.
+        For as many silent periods as the text is long enough for; none where neither the
+        drafter nor a fresh one drafts, which compares nothing.
     """
     policy = SamplingParams() if params is None else params
     found = []
@@ -168,13 +180,14 @@ def check_drafter(
         finally:
             for name in names:
                 proposer.release(name)
-        found.append(DrafterCheck(proposer.name, silent, _law_gap(after, fresh)))
+        if after is not None or fresh is not None:
+            found.append(DrafterCheck(proposer.name, silent, _law_gap(after, fresh)))
     return found
 
 
 def _law_gap(left: Law | None, right: Law | None) -> float:
     if left is None or right is None:
-        return 0.0 if left is right else 1.0
+        return 1.0
     return float(np.abs(left.dense() - right.dense()).sum() / 2)
 
 
@@ -236,6 +249,7 @@ def state_evidence(
     first_seed: int,
     alpha: float = 1e-3,
     power: float = 0.99,
+    decay: float = 0.5,
     say: Callable[[str], None] = lambda _line: None,
 ) -> StateEvidence:
     """Ask all three questions of an engine.
@@ -253,8 +267,8 @@ def state_evidence(
     first_seed : int
         Request ``i`` has the seed ``first_seed + i``.
     alpha : float, default 0.001
-        False-alarm rate of the test of decay.
-    power : float, default 0.99
+        False-alarm rate of the tests of acceptance.
+    power, decay : float
         See `draftproof.audit.state.StateEvidence`.
     say : callable of str
         Gets a line for each prompt.
@@ -275,7 +289,7 @@ def state_evidence(
         raise ConfigError(f"the cache of {core.target.info.name} cannot be rewound")
     params = SamplingParams()
     rollbacks: list[Rollback] = []
-    drafters: list[DrafterCheck] = []
+    drafters: dict[str, list[DrafterCheck]] = {name: [] for name in core.proposers}
     rounds = []
     for number, (name, ids) in enumerate(prompts):
         rollbacks += check_rollbacks(core.target, ids, seed=first_seed + number)
@@ -287,11 +301,20 @@ def state_evidence(
         if result.error is not None:
             raise result.error
         rounds.append(first_draft_rounds(core, result, params))
-        if number == 0:
-            for proposer in core.proposers.values():
-                size = core.target.info.vocab_size
-                drafters += check_drafter(proposer, ids, result.token_ids, size, params)
+        size = core.target.info.vocab_size
+        for key, proposer in core.proposers.items():
+            # One prompt is enough where the drafter has something to say there.
+            if not drafters[key]:
+                drafters[key] = check_drafter(proposer, ids, result.token_ids, size, params)
         say(f"checked {name!r}")
     return StateEvidence(
-        subject, tuple(rollbacks), tuple(drafters), tuple(rounds), alpha=alpha, power=power
+        subject,
+        tuple(rollbacks),
+        tuple(check for checks in drafters.values() for check in checks),
+        tuple(rounds),
+        tuple(name for name, _ in prompts),
+        tuple(key for key, checks in drafters.items() if not checks),
+        alpha=alpha,
+        power=power,
+        decay=decay,
     )

@@ -123,6 +123,8 @@ def engine(
     )
     if mode is m.Mode.MATRIX and not given(ctx, ["tv"]):
         common = replace(common, tv=0.1)  # every cell is an audit of its own
+    if mode is m.Mode.STATE and not given(ctx, ["tv"]):
+        common = replace(common, tv=0.5)  # lost drafts per round at the end of a request
     size = common.size(is_sequential=sequential)
     size.plan()  # refuses rates that are none before anything is loaded
     if table:

@@ -92,7 +92,7 @@ class Mode(StrEnum):
     @property
     def default_tokens(self) -> int:
         """Tokens in all for a stream, of a text for others."""
-        return {"stream": 8192, "greedy": 96, "state": 96}[self.value]
+        return {"stream": 8192, "greedy": 96, "state": 384}[self.value]
 
 
 #: Options that a question has no use for.
@@ -107,7 +107,7 @@ _FOREIGN = {
         "alpha", "power", "seed", "num_speculative_tokens", "drafts",
     ),
     Mode.STATE: (
-        *POLICY, "horizon", "draws", "processes", "ray", "calibration_samples", "sequential", "tv",
+        *POLICY, "horizon", "draws", "processes", "ray", "calibration_samples", "sequential",
         "drafts",
     ),
     Mode.MATRIX: (*POLICY, "processes", "ray", "sequential", "tokens"),
@@ -229,6 +229,7 @@ def run_mode(mode: Mode, question: Question, knobs: dict[str, Any], horizon: int
             first_seed=first,
             alpha=question.size.alpha,
             power=question.size.power,
+            decay=question.size.tv,
             say=question.say,
         )
     elif mode is Mode.STREAM:

@@ -1,4 +1,4 @@
-"""Does acceptance fall behind what it should be, the longer a request goes on."""
+"""Is acceptance what it should be: over all rounds, and the longer a request goes on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scipy.optimize import brentq
 from draftproof.errors import ConfigError
 from draftproof.evidence.fixed_budget import check_alpha
 
-__all__ = ["DecayTest", "decay_test"]
+__all__ = ["DecayTest", "LevelTest", "decay_test", "level_test"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,9 @@ class DecayTest:
     smallest_decay : float
         The smallest linear loss, as what is missing per round at the end of a request,
         that would have been seen with the stated power; infinite where none would.
+    grows : bool
+        Whether a loss that grows from nothing over a request is more likely than one of
+        the same share in every round. The test alone does not tell them apart.
     """
 
     num_rounds: int
@@ -44,6 +47,7 @@ class DecayTest:
     late_shortfall: float
     p_value: float
     smallest_decay: float
+    grows: bool
 
 
 def decay_test(
@@ -80,10 +84,7 @@ def decay_test(
     1975).
     """
     check_alpha(alpha)
-    expected = np.array([p for request in rounds for p, _ in request], dtype=np.float64)
-    kept = np.array([flag for request in rounds for _, flag in request], dtype=np.float64)
-    if not len(expected) or not ((expected >= 0) & (expected <= 1 + 1e-9)).all():
-        raise ConfigError(f"{len(expected)} rounds: expected some, with probabilities in [0, 1]")
+    expected, kept = _columns(rounds)
     weights = np.concatenate([_ramp(len(request)) for request in rounds])
     rest = kept - expected
     statistic = float(weights @ rest)
@@ -96,7 +97,108 @@ def decay_test(
         float(-rest[late].mean()) if late.any() else 0.0,
         _tail(-statistic, variance),
         _smallest(weights, variance, alpha, power),
+        _likelihood(expected, kept, weights) > _likelihood(expected, kept, np.ones_like(weights)),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class LevelTest:
+    """Acceptance over all rounds of requests, against what it should be.
+
+    Parameters
+    ----------
+    num_rounds : int
+        Rounds of all requests.
+    kept : float
+        Share of the rounds whose first draft was kept.
+    promised : float
+        What it should be on average.
+    p_slow : float
+        Of too few, one-sided, by Freedman's inequality.
+    p_fast : float
+        Of too many.
+    smallest : float
+        The smallest loss or surplus per round that would have been seen with the stated
+        power; infinite where none would.
+    """
+
+    num_rounds: int
+    kept: float
+    promised: float
+    p_slow: float
+    p_fast: float
+    smallest: float
+
+
+def level_test(
+    rounds: Sequence[Sequence[tuple[float, bool]]],
+    *,
+    tolerance: float = 0.0,
+    alpha: float = 1e-3,
+    power: float = 0.99,
+) -> LevelTest:
+    """Test whether as many first drafts are kept as target and drafter promise.
+
+    Parameters
+    ----------
+    rounds : sequence of sequence of (float, bool)
+        See `decay_test`.
+    tolerance : float, default 0
+        How far a probability may be off by rounding, in every round.
+    alpha : float, default 0.001
+        False-alarm rate of either side, for which the smallest departure is stated.
+    power : float, default 0.99
+        Probability with which it must be seen.
+
+    Returns
+    -------
+    LevelTest
+        Valid for any number of rounds; see the notes of `decay_test`. A probability that
+        is off by t changes the variance of a round by t at most.
+
+    Raises
+    ------
+    ConfigError
+        If a probability lies outside [0, 1], the tolerance outside [0, 1), or there are
+        no rounds.
+    """
+    check_alpha(alpha)
+    expected, kept = _columns(rounds)
+    if not 0 <= tolerance < 1:
+        raise ConfigError(f"tolerance {tolerance}: expected a probability in [0, 1)")
+    count = len(expected)
+    excess = float((kept - expected).sum())
+    room = tolerance * count
+    variance = float(np.clip(expected * (1 - expected), 0.0, None).sum()) + room
+    return LevelTest(
+        count,
+        float(kept.mean()),
+        float(expected.mean()),
+        _tail(-excess - room, variance),
+        _tail(excess - room, variance),
+        # The promise may be off one way, and the alarm leaves room for the other.
+        _smallest(np.ones(count), variance, alpha, power) + 2 * tolerance,
+    )
+
+
+def _columns(
+    rounds: Sequence[Sequence[tuple[float, bool]]],
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return what is promised and what was kept in every round."""
+    expected = np.array([p for request in rounds for p, _ in request], dtype=np.float64)
+    kept = np.array([flag for request in rounds for _, flag in request], dtype=np.float64)
+    if not len(expected) or not ((expected >= 0) & (expected <= 1 + 1e-9)).all():
+        raise ConfigError(f"{len(expected)} rounds: expected some, with probabilities in [0, 1]")
+    return expected, kept
+
+
+def _likelihood(
+    expected: NDArray[np.float64], kept: NDArray[np.float64], weights: NDArray[np.float64]
+) -> float:
+    """Return the log-likelihood of the best share that is lost, times the weights."""
+    shares = np.linspace(0.0, 1.0, 101)[:, None]
+    probs = np.clip(expected * (1.0 - shares * weights), 1e-6, 1.0 - 1e-6)
+    return float(np.where(kept > 0, np.log(probs), np.log1p(-probs)).sum(axis=1).max())
 
 
 def _ramp(count: int) -> NDArray[np.float64]:

@@ -71,6 +71,19 @@ def test_what_requests_cannot_say_is_refused():
         HttpCompletions("localhost:8000", Spelling("m"))
 
 
+def test_requests_to_one_place_are_told_from_others():
+    def asks(url, **extra):
+        return HttpCompletions(url, Spelling("m", extra))
+
+    on = asks("http://LocalHost:80/v1", spec="on")
+    same = ("http://localhost", "http://localhost/", "http://127.0.0.1/v1/", "http://[::1]:80")
+    assert all(on.asks_the_same(asks(url, spec="on"), POLICY) for url in same)
+    assert on.asks_the_same(asks("http://localhost", spec="on", temperature=0.5), POLICY)
+    for other in ("http://localhost:81", "https://localhost", "http://other", "http://localhost/b"):
+        assert not on.asks_the_same(asks(other, spec="on"), POLICY)
+    assert not on.asks_the_same(asks("http://localhost", spec="off"), POLICY)
+
+
 def test_lists_of_tokens_are_sent_where_they_are_set():
     seen = []
     transport = server(lambda body: completion("x"), seen)

@@ -132,6 +132,11 @@ def http(
     off = HttpCompletions(
         off_url or url, Spelling(name, switched, not no_seed), connections=connections
     )
+    if on.asks_the_same(off, policy):
+        raise ConfigError(
+            "on and off are the same requests to the same server: expected an --off-url or an "
+            "--off-body that turns speculation off"
+        )
     finish(context, _on_off(outputs, size, on, off, policy, named, url), outputs)
 
 

@@ -95,6 +95,25 @@ class HttpCompletions:
         self._connections = connections
         self._transport = transport
 
+    def asks_the_same(self, other: HttpCompletions, policy: Policy) -> bool:
+        """Return whether another one sends the same requests to the same place.
+
+        Parameters
+        ----------
+        other : HttpCompletions
+            To compare with.
+        policy : Policy
+            What both are asked for.
+
+        Returns
+        -------
+        bool
+            Seeds aside. Names of this machine are one place, and so is an address with
+            and without its scheme's own port.
+        """
+        here = _place(self._address), self._body("", policy)
+        return here == (_place(other._address), other._body("", policy))
+
     def seeds_from(self, first: int) -> str:
         """Return which seeds the requests send, in words."""
         return f"from {first}" if self._spelling.sends_seed else "none were sent"
@@ -170,6 +189,13 @@ def _text(client: httpx.Client, address: str, body: dict[str, Any]) -> str:
         return str(response.json()["choices"][0]["text"])
     except (ValueError, LookupError, TypeError) as error:
         raise BackendError(f"{address}: {response.text[:200]!r}; expected a completion") from error
+
+
+def _place(address: str) -> tuple[str, str, int | None, str, bytes]:
+    """Return an address such that equal ones are equal."""
+    url = httpx.URL(address)
+    host = "localhost" if url.host in ("127.0.0.1", "::1") else url.host
+    return url.scheme, host, url.port, url.path.rstrip("/"), url.query
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from draftproof.audit.subjects import LawFile, TableRecipe, write_laws
 from draftproof.backends.table import FunctionTable, TableBackend
 from draftproof.cli import CliContext, app
 from draftproof.engine import Engine, EngineCore
+from draftproof.errors import ConfigError
 from draftproof.proposers import NgramProposer
 
 LAW = TableRecipe().law(2)
@@ -28,7 +29,7 @@ def load(model, *, speculative_config, **options):
     return Engine(EngineCore(TableBackend(table), proposers=drafters, kappa=3 * len(drafters)))
 
 
-def run(*words):
+def run(*words, load=load):
     context = CliContext(load=load, force_terminal=False)
     result = CliRunner().invoke(app, ["audit", *map(str, words)], obj=context)
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
@@ -224,6 +225,26 @@ def test_functions_are_audited_against_a_file_of_laws(tmp_path, monkeypatch):
         found = run("python", f"audited_decoder:{function}", *words, *options)
         assert found.exit_code == code, (function, options, found.output)
         assert said in found.output.splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("python", "json:dumps", "--prompt-ids", "1"),
+        ("http", "http://x", "--model", "m", "--prompt-ids", "1"),
+        ("http", "http://x", "--model", "m", "--prompt-ids", "1", "--matrix"),
+    ],
+)
+def test_a_reference_has_the_precision_of_its_file_unless_another_is_asked_for(words):
+    asked = []
+
+    def note(model, **options):
+        asked.append((model, options["precision"]))
+        raise ConfigError("seen enough")
+
+    for more in ((), ("--precision", "int8")):
+        assert run(*words, "--reference", "ref", *more, "-q", load=note).exit_code == 2
+    assert asked == [("ref", "f32"), ("ref", "int8")]
 
 
 class _Server(BaseHTTPRequestHandler):

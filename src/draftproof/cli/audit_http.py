@@ -88,7 +88,7 @@ def http(
         int, typer.Option("--connections", help="Requests in flight.", rich_help_panel=SERVER)
     ] = 8,
     matrix: m.Matrix = False,
-    precision: o.PrecisionOf = o.Precision.INT8,
+    precision: a.ReferencePrecision = o.Precision.F32,
     common: a.Common = a.Common(),
     more: a.MoreKnobs = a.MoreKnobs(),
 ) -> None:
@@ -179,6 +179,7 @@ def _against_law(
             )
             for p in asked
         ]
+        held = a.reference_note(reference, core.target.info)
     num, first = size.draws_for(max(len(each.law) for each in laws)), size.first_seed()
     outputs.notes.say(f"{num} requests for each of {len(asked)} prompts")
     parts, notes = [], {}
@@ -196,7 +197,7 @@ def _against_law(
         notes=notes
         | {
             "seeds": server.seeds_from(first),
-            "reference": reference,
+            "reference": held,
             "versions": versions(),
         },
     )
@@ -245,7 +246,8 @@ def _matrix(
             draws=size.draws,
             say=outputs.notes.say,
         )
-    notes = {"prompt": prompt.name, "seeds": server.seeds_from(first), "reference": reference}
+        held = a.reference_note(reference, target.info)
+    notes = {"prompt": prompt.name, "seeds": server.seeds_from(first), "reference": held}
     return replace(evidence, notes=notes | {"versions": versions()})
 
 

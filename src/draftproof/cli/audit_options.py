@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
+from draftproof.cli import options as o
 from draftproof.cli import values as v
 from draftproof.cli.audit_drafts import Drafts, DraftsOf, stated_drafts
 from draftproof.cli.audit_finish import Outputs
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from draftproof.audit import Plan
     from draftproof.audit.subjects import Policy
     from draftproof.core.params import SamplingParams
+    from draftproof.core.types import BackendInfo
 
 __all__ = [
     "AuditSize",
@@ -31,6 +33,7 @@ __all__ = [
     "Prompt",
     "policy_of",
     "prompts_of",
+    "reference_note",
 ]
 
 STATISTICS = "Statistics"
@@ -85,6 +88,15 @@ RayAddress = Annotated[
         "--ray",
         metavar="ADDRESS",
         help="A Ray cluster that draws: auto, local, HOST:PORT. Needs the extra ray.",
+    ),
+]
+
+ReferencePrecision = Annotated[
+    o.Precision,
+    _option(
+        STATISTICS,
+        "--precision",
+        help="How the reference holds its weights: as the subject does, f32 for the file's own.",
     ),
 ]
 
@@ -288,6 +300,11 @@ class AuditSize:
     def first_seed(self) -> int:
         """Return the seed of the first draw: the one asked for, or one nobody chose."""
         return secrets.randbits(60) if self.seed is None else self.seed
+
+
+def reference_note(name: str, info: BackendInfo) -> str:
+    """Return what a reference was, for the certificate: its name, runtime and precision."""
+    return f"{name} ({info.runtime}, {info.precision})"
 
 
 def policy_of(horizon: int, eos_token_ids: frozenset[int] = frozenset(), **knobs: Any) -> Policy:

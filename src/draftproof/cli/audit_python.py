@@ -44,7 +44,7 @@ def python(
         str, typer.Argument(metavar="MODULE:FUNCTION", help="(prompt_ids, policy, n) -> samples.")
     ],
     reference: Reference,
-    precision: o.PrecisionOf = o.Precision.INT8,
+    precision: a.ReferencePrecision = o.Precision.F32,
     speculates: Annotated[
         bool,
         typer.Option(
@@ -75,7 +75,7 @@ def python(
         policy = a.policy_of(1)  # the file says how long its laws are, and nobody else does
     else:
         policy = a.policy_of(common.horizon, **common.knobs(more))
-    laws = reference_laws(context, reference, precision.value, policy, common.named, outputs)
+    laws, held = reference_laws(context, reference, precision.value, policy, common.named, outputs)
     first = size.first_seed()
 
     def evidence_of(drawn: Sequence[Draws]) -> Evidence:
@@ -88,7 +88,7 @@ def python(
             ),
             expects_speculation=drafts.must_show,
             assumes_speculation=drafts.is_assumed,
-            notes={"seeds": f"from {first}", "reference": reference, "versions": versions()},
+            notes={"seeds": f"from {first}", "reference": held, "versions": versions()},
         )
 
     # A file of laws may hold laws of several lengths.
@@ -120,7 +120,7 @@ def reference_laws(
     policy: Policy,
     named: a.NamedPrompts,
     outputs: Outputs,
-) -> list[LawFile]:
+) -> tuple[list[LawFile], str]:
     """Read laws from a file, or enumerate those of a model.
 
     Parameters
@@ -140,8 +140,10 @@ def reference_laws(
 
     Returns
     -------
-    list of LawFile
+    laws : list of LawFile
         One per prompt.
+    held : str
+        What they are the laws of, and in which precision.
 
     Raises
     ------
@@ -154,7 +156,7 @@ def reference_laws(
     if reference.endswith(".json"):
         if any(each is not None for each in named):
             raise ConfigError(f"{reference} has prompts of its own; expected none beside it")
-        return read_laws(Path(reference))
+        return read_laws(Path(reference)), reference
     outputs.notes.say(f"loading {reference}")
     with context.load(
         reference,
@@ -165,7 +167,7 @@ def reference_laws(
     ) as engine:
         core = engine.core
         ends = core.eos_token_ids
-        return [
+        laws = [
             LawFile(
                 p.name,
                 p.ids,
@@ -175,3 +177,4 @@ def reference_laws(
             )
             for p in a.prompts_of(*named, core.tokenizer)
         ]
+        return laws, a.reference_note(reference, core.target.info)

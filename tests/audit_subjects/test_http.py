@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from pathlib import Path
 
 import httpx
 import numpy as np
 import pytest
 
 from draftproof.audit import Plan
+from draftproof.audit.matrix_subjects import ServerMatrix
 from draftproof.audit.subjects import OnOffEvidence, Policy, TextCounts, judge_on_off
-from draftproof.audit.subjects.http_completions import HttpCompletions, Spelling, text_law
+from draftproof.audit.subjects.http_completions import (
+    FILTER_ORDERS,
+    HttpCompletions,
+    Spelling,
+    text_law,
+)
+from draftproof.audit.subjects.workers import loop
+from draftproof.backends.table import FunctionTable, TableBackend
 from draftproof.core.params import SamplingParams
 from draftproof.errors import BackendError, ConfigError
-from draftproof.evidence import JointLaw
+from draftproof.evidence import JointLaw, enumerate_law
 
 POLICY = Policy(SamplingParams(temperature=0.5, top_k=2), 2)
 PLAN = Plan(tv=0.2, calibration_samples=6000)
@@ -92,6 +102,34 @@ def test_lists_of_tokens_are_sent_where_they_are_set():
     subject.texts("p", POLICY, 1, 1)
     assert [body.get("banned_token_ids") for _url, body in seen] == [[1, 4], None]
     assert all("allowed_token_ids" not in body for _url, body in seen)
+
+
+def test_a_matrix_has_the_laws_of_the_servers_own_order():
+    # After 1 the logits are log [8, 4, 2, 1]: at a temperature of 4 behind top-p 0.75 two
+    # tokens are left, before it all four are nearly even and three are left.
+    target = TableBackend(FunctionTable(4, lambda _held: [8 / 15, 4 / 15, 2 / 15, 1 / 15], span=1))
+    policy = Policy(SamplingParams(temperature=4.0, top_p=0.75), 1)
+    laws = {}
+    for name, order in FILTER_ORDERS.items():
+        subject = ServerMatrix(
+            HttpCompletions("http://x", Spelling("m")), target, repr, "p", [1], order
+        )
+        laws[name] = subject.law(policy)
+    assert [len(laws[name]) for name in ("default", "llama.cpp", "vllm")] == [3, 2, 3]
+
+
+def test_vllms_order_is_that_of_its_worker():
+    # min_p of 0.6 leaves the first two of four tokens; of these top-p takes the first.
+    target = TableBackend(FunctionTable(4, lambda _held: [0.35, 0.3, 0.2, 0.15], span=1))
+    policy = SamplingParams(min_p=0.6, top_p=0.5)
+    seen = {
+        name: len(enumerate_law(target, [1], replace(policy, order=FILTER_ORDERS[name]), 1))
+        for name in ("default", "vllm")
+    }
+    assert seen == {"default": 2, "vllm": 1}
+    worker = Path(loop.__file__).parent / "vllm_engine.py"
+    spelled = ", ".join(f'"{stage}"' for stage in FILTER_ORDERS["vllm"])
+    assert spelled in " ".join(worker.read_text().split())
 
 
 def test_continuations_that_read_alike_are_one_outcome():

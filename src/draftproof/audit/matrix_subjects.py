@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from draftproof.audit.matrix_run import Drawn, RefusedError
 from draftproof.audit.subjects.draws import Policy, Subject
 from draftproof.audit.subjects.http_completions import HttpCompletions, RequestRefusedError
+from draftproof.core.params import DEFAULT_ORDER
 from draftproof.core.protocols import ModelBackend
 from draftproof.errors import ConfigError
 from draftproof.evidence.joint_law import JointLaw, Outcome
@@ -96,6 +98,8 @@ class ServerMatrix:
         What the server gets.
     prompt_ids : sequence of int
         The same as ids.
+    order : tuple of str
+        The server's filters, in the words of `SamplingParams.order`.
     """
 
     def __init__(
@@ -105,8 +109,10 @@ class ServerMatrix:
         decode: Callable[[Sequence[int]], str],
         prompt: str | Sequence[int],
         prompt_ids: Sequence[int],
+        order: tuple[str, ...] = DEFAULT_ORDER,
     ) -> None:
         self._server = server
+        self._order = order
         self._target = target
         self._decode = decode
         self._prompt = prompt
@@ -118,7 +124,7 @@ class ServerMatrix:
         law = enumerate_law(
             self._target,
             self._prompt_ids,
-            policy.params,
+            replace(policy.params, order=self._order),
             policy.horizon,
             eos_token_ids=policy.eos_token_ids,
         )

@@ -36,6 +36,7 @@ class Order(StrEnum):
 
     DEFAULT = "default"
     LLAMA_CPP = "llama.cpp"
+    VLLM = "vllm"
 
 
 @flat
@@ -110,10 +111,13 @@ def http(
     on = HttpCompletions(url, Spelling(name, extra, not no_seed), connections=connections)
     named, horizon = common.named, common.horizon
     if matrix:
-        refuse(ctx, [*m.POLICY, "order", "off_url", "off_body"], "of no use with --matrix")
+        refuse(ctx, [*m.POLICY, "off_url", "off_body"], "of no use with --matrix")
         if reference == "none":
             raise ConfigError("--matrix: expected --reference MODEL, whose laws it compares with")
-        evidence = _matrix(context, outputs, size, on, reference, precision.value, named, horizon)
+        filters = policy.params.order
+        evidence = _matrix(
+            context, outputs, size, on, reference, precision.value, named, horizon, filters
+        )
         finish(context, replace(evidence, subject=f"the server at {url}"), outputs)
     if reference != "none":
         if off_url is not None or off_body is not None:
@@ -212,8 +216,9 @@ def _matrix(
     precision: str,
     named: a.NamedPrompts,
     horizon: int,
+    order: tuple[str, ...],
 ) -> MatrixEvidence:
-    """Ask for every parameter, against the laws of a local copy."""
+    """Ask for every parameter, against the laws of a local copy in the server's order."""
     from draftproof.audit.matrix_run import groups_of, run_matrix
     from draftproof.audit.matrix_subjects import ServerMatrix, best_next_tokens
 
@@ -231,7 +236,7 @@ def _matrix(
             raise ConfigError(f"{len(asked)} prompts with --matrix: expected one")
         prompt = asked[0]
         what = prompt.ids if prompt.text is None else prompt.text
-        subject = ServerMatrix(server, target, tokenizer.decode, what, prompt.ids)
+        subject = ServerMatrix(server, target, tokenizer.decode, what, prompt.ids, order)
         # Whether a text shows its end token differs from server to server.
         ranked = best_next_tokens(target, prompt.ids)
         groups = groups_of(subject, ranked, horizon, without=["min_tokens"])
@@ -248,7 +253,8 @@ def _matrix(
         )
         held = a.reference_note(reference, target.info)
     notes = {"prompt": prompt.name, "seeds": server.seeds_from(first), "reference": held}
-    return replace(evidence, notes=notes | {"versions": versions()})
+    notes |= {"filter order": ", ".join(order), "versions": versions()}
+    return replace(evidence, notes=notes)
 
 
 def _on_off(

@@ -251,4 +251,5 @@ def text_law(
 FILTER_ORDERS: Mapping[str, tuple[str, ...]] = {
     "default": DEFAULT_ORDER,
     "llama.cpp": ("bias", "penalties", "allowed", "top_k", "top_p", "min_p", "temperature"),
+    "vllm": ("bias", "allowed", "penalties", "temperature", "min_p", "top_k", "top_p"),
 }

@@ -121,6 +121,7 @@ HTTP = ("http", "http://x", "--model", "m", "--reference", "none", "--off-body",
         (("http", "http://x", "--model", "m", "--reference", "none"), "--off-url"),
         (("http", "x", "--model", "m", "--reference", "none"), "expected http"),
         ((*HTTP, "--off-url", "http://X:80/v1/"), "the same requests to the same server"),
+        ((*HTTP, "--off-url", "http://y", "--drafts", "none"), "--drafts none: of no use"),
         ((*HTTP, "--off-body", "{}"), "the same requests to the same server"),
         ((*HTTP, "--off-body", '{"temperature": 1.0}'), "the same requests to the same server"),
         (("llama-cpp", "x.gguf", "--prompt-lookup", "0"), "--prompt-lookup 0"),
@@ -275,7 +276,8 @@ def test_a_server_is_compared_with_itself_without_speculation(tmp_path):
             words = ("--body", json.dumps({"spec": spec}), "--off-body", '{"spec": "off"}')
             codes[spec] = run(
                 "http", url, "--model", "m", "--reference", "none", "--prompt", "p",
-                "--draws", 150, "--output", stored, *words, "--tv", "0.35", *SIZE[2:],
+                "--drafts", "assumed", "--draws", 150, "--output", stored, *words,
+                "--tv", "0.35", *SIZE[2:],
             ).exit_code  # fmt: skip
         server.shutdown()
     assert codes == {"right": 0, "wrong": 1}

@@ -31,6 +31,8 @@ PLAN = Plan(tv=0.2, calibration_samples=6000)
 
 def server(answer, seen=None):
     def handle(request):
+        if request.method == "GET":
+            return httpx.Response(404)
         body = json.loads(request.content)
         if seen is not None:
             seen.append((str(request.url), body))
@@ -48,7 +50,7 @@ def test_requests_say_what_the_policy_says_and_have_seeds_of_their_own():
     transport = server(lambda body: completion(str(body["seed"])), seen)
     spelling = Spelling("m", {"speculate": True})
     subject = HttpCompletions("http://x:1/", spelling, connections=1, transport=transport)
-    assert subject.texts("hello", POLICY, 3, 2**31 - 1) == [str(2**31 - 1), "0", "1"]
+    assert subject.answers("hello", POLICY, 3, 2**31 - 1).texts == [str(2**31 - 1), "0", "1"]
     url, body = seen[0]
     assert url == "http://x:1/v1/completions"
     assert body == {
@@ -70,13 +72,13 @@ def test_a_server_that_refuses_or_babbles_is_an_error():
     ):
         subject = HttpCompletions("http://x", Spelling("m"), transport=server(answer))
         with pytest.raises(BackendError, match=message):
-            subject.texts("p", POLICY, 1, 0)
+            subject.answers("p", POLICY, 1, 0)
 
 
 def test_what_requests_cannot_say_is_refused():
     subject = HttpCompletions("http://x", Spelling("m"), transport=server(None))
     with pytest.raises(ConfigError, match=r"min_tokens=1.*logit_bias only"):
-        subject.texts("p", Policy(SamplingParams(min_tokens=1), 2), 1, 0)
+        subject.answers("p", Policy(SamplingParams(min_tokens=1), 2), 1, 0)
     with pytest.raises(ConfigError, match="expected http"):
         HttpCompletions("localhost:8000", Spelling("m"))
 
@@ -98,8 +100,8 @@ def test_lists_of_tokens_are_sent_where_they_are_set():
     seen = []
     transport = server(lambda body: completion("x"), seen)
     subject = HttpCompletions("http://x", Spelling("m"), transport=transport)
-    subject.texts("p", Policy(SamplingParams(banned_token_ids=(1, 4)), 2), 1, 0)
-    subject.texts("p", POLICY, 1, 1)
+    subject.answers("p", Policy(SamplingParams(banned_token_ids=(1, 4)), 2), 1, 0)
+    subject.answers("p", POLICY, 1, 1)
     assert [body.get("banned_token_ids") for _url, body in seen] == [[1, 4], None]
     assert all("allowed_token_ids" not in body for _url, body in seen)
 

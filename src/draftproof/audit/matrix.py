@@ -90,7 +90,7 @@ class MatrixEvidence:
     cells : tuple of Cell
         At least one.
     expects_speculation : bool, default False
-        Whether a cell in which nothing was drafted is no evidence.
+        Whether a cell of which no draft is known is no evidence.
     notes : mapping of str to str
         Whatever shall travel with the certificate.
     """
@@ -275,7 +275,7 @@ def _decide(by_status: Mapping[str, Sequence[str]]) -> tuple[str, str]:
 
 
 def _is_plain(evidence: MatrixEvidence, cell: Cell) -> bool:
-    return evidence.expects_speculation and cell.drafted == 0
+    return evidence.expects_speculation and not cell.drafted
 
 
 def _judge_cell(
@@ -304,7 +304,8 @@ def _judge_cell(
             return found("ignored", f"the draws have the law without {names}", p, smallest)
         return found("biased", f"p = {p:.2g}, at most {level:.2g} was allowed", p, smallest)
     if is_plain:
-        return found("not enough evidence", "nothing was drafted", p, smallest)
+        silent = "nothing was drafted" if cell.drafted == 0 else "drafts are not told of"
+        return found("not enough evidence", silent, p, smallest)
     if smallest > plan.tv:
         detail = f"only TV {smallest:.3g} would have been seen, {plan.tv:g} was asked for"
         return found("not enough evidence", detail, p, smallest)

@@ -137,10 +137,11 @@ class ServerMatrix:
     def drawn(self, policy: Policy, num: int, first_seed: int) -> Drawn:
         """Draw; see `draftproof.audit.matrix_run.MatrixSubject`."""
         try:
-            texts = self._server.texts(self._prompt, policy, num, first_seed)
+            texts, drafts = self._server.answers(self._prompt, policy, num, first_seed)
         except (RequestRefusedError, ConfigError) as error:
             raise RefusedError(str(error)) from error
-        return Drawn([self._number(text) for text in texts])
+        drafted = None if drafts is None else drafts.drafted
+        return Drawn([self._number(text) for text in texts], drafted)
 
     def _number(self, text: str) -> Outcome:
         return (self._numbers.setdefault(text, len(self._numbers)),)

@@ -101,6 +101,7 @@ def http(
     )
 
     context: CliContext = ctx.obj
+    drafts = common.stated()
     outputs = common.outputs()
     size = common.size()
     size.plan()
@@ -118,20 +119,26 @@ def http(
         evidence = _matrix(
             context, outputs, size, on, reference, precision.value, named, horizon, filters
         )
+        notes = {**evidence.notes, "drafts": drafts.value}
+        evidence = replace(evidence, notes=notes, expects_speculation=drafts.must_show)
         finish(context, replace(evidence, subject=f"the server at {url}"), outputs)
     if reference != "none":
         if off_url is not None or off_body is not None:
             raise ConfigError("--off-url and --off-body are for --reference none")
-        finish(
-            context,
-            _against_law(
-                context, outputs, size, on, policy, reference, precision.value, named, url
-            ),
-            outputs,
+        found = _against_law(
+            context, outputs, size, on, policy, reference, precision.value, named, url
         )
+        stated = replace(
+            found,
+            expects_speculation=drafts.must_show,
+            assumes_speculation=drafts.is_assumed,
+        )
+        finish(context, stated, outputs)
     refuse(ctx, ["precision", "order"], "of no use with --reference none, which needs no model")
     if off_url is None and off_body is None:
         raise ConfigError("--reference none: expected --off-url or --off-body beside it")
+    if drafts is a.Drafts.NONE:
+        raise ConfigError("--drafts none: of no use with --reference none, on against off")
     switched = extra | ({} if off_body is None else v.json_object(off_body, "--off-body"))
     off = HttpCompletions(
         off_url or url, Spelling(name, switched, not no_seed), connections=connections
@@ -141,7 +148,13 @@ def http(
             "on and off are the same requests to the same server: expected an --off-url or an "
             "--off-body that turns speculation off"
         )
-    finish(context, _on_off(outputs, size, on, off, policy, named, url), outputs)
+    compared = _on_off(outputs, size, on, off, policy, named, url)
+    notes = {**compared.notes, "drafts": drafts.value}
+    finish(
+        context,
+        replace(compared, notes=notes, expects_speculation=drafts.must_show),
+        outputs,
+    )
 
 
 def _against_law(
@@ -189,10 +202,11 @@ def _against_law(
     parts, notes = [], {}
     for index, (p, each) in enumerate(zip(asked, laws, strict=True)):
         what = p.ids if p.text is None else p.text
-        drawn = each.outcomes(server.texts(what, policy, num, first + index * num))
+        texts, told = server.answers(what, policy, num, first + index * num)
+        drawn = each.outcomes(texts)
         slots = tuple(-1 if (s := each.law.slot(o)) is None else s for o in drawn[:5000])
         counts = count_draws(each.law, drawn)
-        parts.append(PromptEvidence(p.name, each.law, counts, serial=slots))
+        parts.append(PromptEvidence(p.name, each.law, counts, serial=slots, totals=told))
         notes[f"texts of {p.name!r}"] = repr(list(each.texts))
     return Evidence(
         f"the server at {url}",
@@ -276,9 +290,9 @@ def _on_off(
     for index, p in enumerate(asked):
         what = p.ids if p.text is None else p.text
         begin = first + 2 * index * num
-        with_drafts = on.texts(what, policy, num, begin)
+        with_drafts, drafts_on = on.answers(what, policy, num, begin)
         # Other seeds: a decoder whose text depends on the seed alone must not look exact.
-        without = off.texts(what, policy, num, begin + num)
-        parts.append(TextCounts.of(p.name, with_drafts, without))
+        without, drafts_off = off.answers(what, policy, num, begin + num)
+        parts.append(TextCounts.of(p.name, with_drafts, without, drafts_on, drafts_off))
     notes = {"seeds": on.seeds_from(first), "versions": versions()}
     return OnOffEvidence(f"the server at {url}", size.plan(), tuple(parts), notes)

@@ -6,17 +6,21 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 
+from draftproof.audit.draft_totals import DraftTotals
 from draftproof.audit.subjects.draws import Policy
+from draftproof.audit.subjects.told_drafts import ToldDrafts, told_by, totals_between, totals_of
 from draftproof.core.params import DEFAULT_ORDER, SamplingParams
 from draftproof.errors import BackendError, ConfigError
 from draftproof.evidence import JointLaw, Outcome
+from draftproof.metrics import EngineSnapshot, is_metrics, read_snapshot
 
 __all__ = [
     "FILTER_ORDERS",
+    "Answers",
     "HttpCompletions",
     "RequestRefusedError",
     "Spelling",
@@ -60,6 +64,22 @@ class Spelling:
     model: str
     extra: Mapping[str, Any] = field(default_factory=dict)
     sends_seed: bool = True
+
+
+class Answers(NamedTuple):
+    """What a server gave.
+
+    Parameters
+    ----------
+    texts : list of str
+        In order of request.
+    drafts : DraftTotals, optional
+        What it told of its drafts: in its answers, or on its metrics page. None where it
+        told nothing.
+    """
+
+    texts: list[str]
+    drafts: DraftTotals | None
 
 
 class HttpCompletions:
@@ -118,10 +138,10 @@ class HttpCompletions:
         """Return which seeds the requests send, in words."""
         return f"from {first}" if self._spelling.sends_seed else "none were sent"
 
-    def texts(
+    def answers(
         self, prompt: str | Sequence[int], policy: Policy, num: int, first_seed: int
-    ) -> list[str]:
-        """Return the texts of independent requests, in order.
+    ) -> Answers:
+        """Return the texts of independent requests, and what was drafted for them.
 
         Parameters
         ----------
@@ -136,8 +156,8 @@ class HttpCompletions:
 
         Returns
         -------
-        list of str
-            Texts.
+        Answers
+            Counters of a metrics page are the server's: other requests count along.
 
         Raises
         ------
@@ -147,12 +167,19 @@ class HttpCompletions:
         body = self._body(prompt, policy)
         with httpx.Client(timeout=_REQUEST_S, transport=self._transport) as client:
 
-            def one(index: int) -> str:
+            def one(index: int) -> tuple[str, ToldDrafts | None]:
                 seed = {"seed": (first_seed + index) % 2**31} if self._spelling.sends_seed else {}
-                return _text(client, f"{self._address}/completions", body | seed)
+                return _answer(client, f"{self._address}/completions", body | seed)
 
+            page = f"{self._address.removesuffix('/v1')}/metrics"
+            before = _counters(client, page)
             with ThreadPoolExecutor(self._connections) as pool:
-                return list(pool.map(one, range(num)))
+                answers = list(pool.map(one, range(num)))
+            after = None if before is None else _counters(client, page)
+        told = totals_of([each for _text, each in answers])
+        if told is None:
+            told = totals_between(before, after, num, policy.horizon)
+        return Answers([text for text, _told in answers], told)
 
     def _body(self, prompt: str | Sequence[int], policy: Policy) -> dict[str, Any]:
         params = policy.params
@@ -175,7 +202,20 @@ class HttpCompletions:
         }
 
 
-def _text(client: httpx.Client, address: str, body: dict[str, Any]) -> str:
+def _counters(client: httpx.Client, address: str) -> EngineSnapshot | None:
+    """Read a metrics page; None where there is none, or of an engine that is not known."""
+    try:
+        response = client.get(address)
+        if response.status_code == 200 and is_metrics(response.text):
+            return read_snapshot(response.text, 0.0, address)
+    except (httpx.HTTPError, ConfigError):
+        pass  # a server need not have one
+    return None
+
+
+def _answer(
+    client: httpx.Client, address: str, body: dict[str, Any]
+) -> tuple[str, ToldDrafts | None]:
     try:
         response = client.post(address, json=body)
     except httpx.HTTPError as error:
@@ -186,7 +226,8 @@ def _text(client: httpx.Client, address: str, body: dict[str, Any]) -> str:
             raise RequestRefusedError(message)
         raise BackendError(message)
     try:
-        return str(response.json()["choices"][0]["text"])
+        held = response.json()
+        return str(held["choices"][0]["text"]), told_by(held)
     except (ValueError, LookupError, TypeError) as error:
         raise BackendError(f"{address}: {response.text[:200]!r}; expected a completion") from error
 

@@ -10,8 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import xlogy
 
+from draftproof.audit.draft_totals import DraftTotals
 from draftproof.audit.evidence_file import Plan
 from draftproof.audit.judged import Judged
+from draftproof.audit.shown_drafts import LEAST_SHARE
 from draftproof.errors import ConfigError
 from draftproof.evidence import TwoSampleTest, two_sample_counts
 from draftproof.evidence.calibration import seed_of
@@ -38,22 +40,34 @@ class TextCounts:
         How often each, with speculation.
     off : tuple of int
         How often each, without.
+    drafts_on, drafts_off : DraftTotals, optional
+        What was told of the drafts of each sample.
     """
 
     name: str
     texts: tuple[str, ...]
     on: tuple[int, ...]
     off: tuple[int, ...]
+    drafts_on: DraftTotals | None = None
+    drafts_off: DraftTotals | None = None
 
     @classmethod
-    def of(cls, name: str, on: Sequence[str], off: Sequence[str]) -> TextCounts:
+    def of(
+        cls,
+        name: str,
+        on: Sequence[str],
+        off: Sequence[str],
+        drafts_on: DraftTotals | None = None,
+        drafts_off: DraftTotals | None = None,
+    ) -> TextCounts:
         """Count the texts of two samples."""
         texts = tuple(sorted({*on, *off}))
         slots = {text: slot for slot, text in enumerate(texts)}
         rows = np.zeros((2, len(texts)), dtype=np.int64)
         for row, drawn in zip(rows, (on, off), strict=True):
             np.add.at(row, [slots[text] for text in drawn], 1)
-        return cls(name, texts, tuple(rows[0].tolist()), tuple(rows[1].tolist()))
+        counts = [tuple(row) for row in rows.tolist()]
+        return cls(name, texts, counts[0], counts[1], drafts_on, drafts_off)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +84,15 @@ class OnOffEvidence:
         At least one.
     notes : mapping of str to str
         Whatever shall travel with the certificate.
+    expects_speculation : bool, default False
+        Whether "exact" needs drafts that show with speculation on.
     """
 
     subject: str
     plan: Plan
     prompts: tuple[TextCounts, ...]
     notes: Mapping[str, str] = field(default_factory=dict)
+    expects_speculation: bool = False
 
     def __post_init__(self) -> None:
         """Refuse a comparison of nothing."""
@@ -107,12 +124,28 @@ class OnOffEvidence:
         """
         try:
             prompts = tuple(
-                TextCounts(p["name"], tuple(p["texts"]), tuple(p["on"]), tuple(p["off"]))
+                TextCounts(
+                    p["name"],
+                    tuple(p["texts"]),
+                    tuple(p["on"]),
+                    tuple(p["off"]),
+                    *(_totals(p.get(name)) for name in ("drafts_on", "drafts_off")),
+                )
                 for p in stored["prompts"]
             )
-            return cls(stored["subject"], Plan(**stored["plan"]), prompts, dict(stored["notes"]))
+            return cls(
+                stored["subject"],
+                Plan(**stored["plan"]),
+                prompts,
+                dict(stored["notes"]),
+                stored.get("expects_speculation", False),
+            )
         except (KeyError, TypeError) as error:
             raise ConfigError(f"stored evidence: {error!r}, expected schema {SCHEMA}") from error
+
+
+def _totals(stored: Mapping[str, Any] | None) -> DraftTotals | None:
+    return None if stored is None else DraftTotals(**stored)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +207,8 @@ def judge_on_off(evidence: OnOffEvidence) -> OnOffVerdict:
             "biased",
             (f"on and off differ: p = {p_value:.2g}, at most {plan.alpha:g} was allowed"),
         )
+    elif silent := _silent(evidence):
+        verdict, reason = "not enough evidence", silent
     elif smallest > plan.tv:
         verdict, reason = (
             "not enough evidence",
@@ -191,6 +226,31 @@ def judge_on_off(evidence: OnOffEvidence) -> OnOffVerdict:
             ),
         )
     return OnOffVerdict(verdict, reason, plan.alpha, p_value, tests, smallest)
+
+
+def _silent(evidence: OnOffEvidence) -> str:
+    """Say where on was not speculation, or off was; empty where neither is known."""
+    for p in evidence.prompts:
+        if p.drafts_off and _share(p.drafts_off, p.off) >= LEAST_SHARE:
+            return f"drafts were made after {p.name!r} with speculation off as well"
+    if not evidence.expects_speculation:
+        return ""
+    for p in evidence.prompts:
+        if p.drafts_on is None:
+            return (
+                f"the server does not tell whether it drafted after {p.name!r}; where that is "
+                "known, --drafts assumed says it"
+            )
+        if (share := _share(p.drafts_on, p.on)) < LEAST_SHARE:
+            return (
+                f"drafts are certain in {share:.3g} of the draws after {p.name!r}, "
+                f"{LEAST_SHARE:g} is expected: take prompts after which the drafter has more to say"
+            )
+    return ""
+
+
+def _share(totals: DraftTotals, counts: Sequence[int]) -> float:
+    return (totals.draws or 0) / max(1, sum(counts))
 
 
 def _smallest(on: NDArray[np.int64], off: NDArray[np.int64], level: float, plan: Plan) -> float:

@@ -233,10 +233,9 @@ def facts_of_on_off(evidence: OnOffEvidence, verdict: OnOffVerdict) -> list[Fact
                 f"{test.num_first} draws on, {test.num_second} off, {test.num_outcomes} texts",
             )
         )
-    facts.append(
-        (
-            "speculation",
-            "a black box does not report its rounds; whether it speculated is not known",
-        )
-    )
+    told = [prompt.drafts_on for prompt in evidence.prompts]
+    text = "a black box does not report its rounds; whether it speculated is not known"
+    if all(each is not None for each in told):
+        text = _of_totals(sum((each for each in told if each), DraftTotals(0, 0, 0)))
+    facts.append(("speculation", text))
     return facts + [(name, text) for name, text in sorted(evidence.notes.items())]

@@ -48,9 +48,27 @@ def test_a_head_is_trained_measured_and_used(model, tmp_path):
     assert document["draft_vocab_size"] == 64
     assert {row["kappa"] for row in document["speed"]} == {2, 3, 4}
     assert document["notes"]["held_out"]["counts"][0] > 0
+    assert document["prompts"].startswith("1 built-in prompts")
     used = run("generate", "-m", model, "-md", folder, "--max-tokens", 12, "--json", "one two")
     assert used.exit_code == 0, used.output
     assert json.loads(used.stdout)["stats"]["num_draft_tokens"] > 0
+
+
+def test_texts_of_the_user_are_measured_on_their_own_held_out_pieces(model, tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("the quick brown fox jumps over the lazy dog. " * 30)
+    result = run(
+        "distill", "-m", model, "--minutes", 0.02, "--tokens", 1000, "--draft-vocab", 64,
+        "--text", text, "-o", tmp_path / "head", "--prompts", 3,
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    shown = " ".join(result.stdout.split())
+    assert "with beginnings of 1 held-out pieces of" in shown
+    other = run("distill", "-m", model, "--draft-vocab", 64, "-o", tmp_path / "head")
+    assert other.exit_code == 2
+    assert "the text was texts of --text and is the target's own answers now" in " ".join(
+        other.output.split()
+    )
 
 
 def test_what_cannot_be_is_refused(model, tmp_path):

@@ -41,7 +41,7 @@ def distill(
         float, typer.Option("--rate", help="Scale of the learning rates; less for noisy text.")
     ] = 1.0,
     prompts: Annotated[
-        int, typer.Option("--prompts", min=1, help="Held-out prompts of the last table.")
+        int, typer.Option("--prompts", min=1, help="Held-out prompts of the last table, at most.")
     ] = 6,
     precision: o.PrecisionOrNone = None,
     threads: o.Threads = None,
@@ -60,7 +60,8 @@ def distill(
         raise ConfigError(f"distill needs {error.name}: pip install 'draftproof[torch]'") from error
     from draftproof.build import load_model
     from draftproof.build.heads import load_head
-    from draftproof.distill.speed import measure_speed
+    from draftproof.distill.corpus import Corpus
+    from draftproof.distill.speed import beginnings, measure_speed
     from draftproof.distill.texts import text_files
     from draftproof.distill.work import check_folder
 
@@ -90,17 +91,23 @@ def distill(
     notes.say("measuring: the same prompts with and without the head")
     kept = precision or o.Precision.INT8
     runner = load_head(str(output), target, precision=kept.value, threads=threads)
-    rows = measure_speed(target, tokenizer, runner, num_prompts=prompts)
+    asked = f"{prompts} built-in prompts, whose topics no recorded one is about"
+    pieces: list[list[int]] = []
+    if text is not None:
+        corpus = Corpus(output / "work" / "corpus")
+        pieces = beginnings(corpus, prompts, target.info.context_length)
+        asked = f"beginnings of {len(pieces)} held-out pieces of {text}"
+    rows = measure_speed(target, tokenizer, runner, num_prompts=prompts, prompts=pieces)
     if as_json:
         from draftproof.cli.json_lines import json_line
 
-        write_data(json_line(_document(output, made, rows)))
+        write_data(json_line(_document(output, made, rows, asked)))
         return
-    _show(context, made, rows)
+    _show(context, made, rows, asked)
     write_data(f"{output}\n")
 
 
-def _document(output: Path, made: Distilled, rows: list[Speed]) -> dict[str, object]:
+def _document(output: Path, made: Distilled, rows: list[Speed], asked: str) -> dict[str, object]:
     from dataclasses import asdict
 
     return {
@@ -109,6 +116,7 @@ def _document(output: Path, made: Distilled, rows: list[Speed]) -> dict[str, obj
         "draft_vocab_size": made.head.shape.draft_vocab_size,
         "coverage": made.coverage,
         "notes": dict(made.head.notes),
+        "prompts": asked,
         "speed": [{key: _number(value) for key, value in asdict(row).items()} for row in rows],
     }
 
@@ -120,7 +128,7 @@ def _number(value: Any) -> Any:
     return None if isinstance(value, float) and math.isnan(value) else value
 
 
-def _show(context: CliContext, made: Distilled, rows: list[Speed]) -> None:
+def _show(context: CliContext, made: Distilled, rows: list[Speed], asked: str) -> None:
     from rich.table import Table
 
     from draftproof.core.stats import format_rate
@@ -131,6 +139,7 @@ def _show(context: CliContext, made: Distilled, rows: list[Speed]) -> None:
         f"held-out text, {held.counts[0]} tokens: acceptance by position "
         f"{_rates(held.sampled)} at temperature 1, {_rates(held.greedy)} greedy"
     )
+    console.print(f"measured on this machine with {asked}:")
     table = Table("temperature", "drafts", "acceptance by position", "tokens per pass", "speedup",
                   box=None, pad_edge=False)  # fmt: skip
     for row in rows:

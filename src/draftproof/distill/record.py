@@ -19,16 +19,20 @@ from draftproof.core.types import Draft
 from draftproof.distill.corpus import Corpus, Recording
 from draftproof.distill.held_out import split
 from draftproof.distill.seeds import seed_messages
-from draftproof.engine import Engine
-from draftproof.errors import ConfigError, PromptError
+from draftproof.engine import Engine, EngineCore, GenerateRequest
+from draftproof.errors import ConfigError, PromptError, RequestAbortedError
 
-__all__ = ["Recorder", "Wanted", "record_answers", "seed_prompt"]
+__all__ = ["Recorder", "Wanted", "longest_prompt", "record_answers", "seed_prompt"]
 
 #: Temperatures of recorded answers, by turns: mostly the model's own law, some near its
 #: mode, where users decode too.
 _TEMPERATURES: Final = (1.0, 1.0, 0.0, 1.0, 0.7)
 #: Longest recorded answer, in tokens.
 _ANSWER: Final = 192
+#: Tokens that are left for what is asked about a text, and for the marks of a chat.
+_QUESTION: Final = 96
+#: Steps that answers have at least, however short the time.
+_LEAST_STEPS: Final = 32
 #: Most answers that are held out: more tokens than are measured.
 _HELD_OUT: Final = 24
 
@@ -102,11 +106,28 @@ class Wanted:
     answers: int = 64
 
 
+def longest_prompt(context: int) -> int:
+    """Return how long a prompt may be that leaves room for an answer.
+
+    Parameters
+    ----------
+    context : int
+        Tokens that the target's context holds.
+
+    Returns
+    -------
+    int
+        Tokens.
+    """
+    return context - min(_ANSWER, context // 2)
+
+
 def seed_prompt(
     tokenizer: Tokenizer,
     generator: np.random.Generator,
     *,
     held_out: bool,
+    longest: int,
     texts: Sequence[str] = (),
 ) -> list[int]:
     """Return a built-in prompt, as a chat where the model has a template for one.
@@ -119,6 +140,9 @@ def seed_prompt(
         Chooses the prompt.
     held_out : bool
         See `draftproof.distill.seeds.seed_messages`.
+    longest : int
+        Most tokens. A prompt about a text that has more is not asked; of another one the
+        beginning is left out.
     texts : sequence of str
         Texts that the prompt may be about.
 
@@ -127,7 +151,13 @@ def seed_prompt(
     list of int
         Token ids.
     """
-    messages = seed_messages(generator, held_out=held_out, texts=texts)
+    ids = _encoded(tokenizer, seed_messages(generator, held_out=held_out, texts=texts))
+    if len(ids) > longest and texts:
+        ids = _encoded(tokenizer, seed_messages(generator, held_out=held_out))
+    return ids[-longest:]
+
+
+def _encoded(tokenizer: Tokenizer, messages: list[dict[str, str]]) -> list[int]:
     try:
         return tokenizer.encode_chat(messages)
     except PromptError:
@@ -159,8 +189,8 @@ def record_answers(
     wanted : Wanted
         How much.
     is_over : callable
-        Asked between shards; True ends the recording once there is a shard to train on and
-        one that is held out.
+        Asked after each step; True ends the answers that have begun, and the recording once
+        there is a shard to train on and one that is held out.
     progress : callable
         Told one line per shard.
 
@@ -170,6 +200,8 @@ def record_answers(
         Hidden states in the corpus.
     """
     held = corpus.num_tokens()
+    context = engine.core.target.info.context_length
+    longest = longest_prompt(context)
     while True:
         training, measured = split(corpus)
         if training and measured and (held >= wanted.num_tokens or is_over()):
@@ -178,30 +210,24 @@ def record_answers(
         generator = np.random.default_rng([wanted.seed, corpus.next_number()])
         held_out = not measured
         count = max(2, min(wanted.answers // 4, _HELD_OUT)) if held_out else wanted.answers
-        texts = _last_texts(corpus, engine.tokenizer)
+        texts = _last_texts(corpus, engine.tokenizer, longest - _QUESTION)
         prompts = [
-            seed_prompt(engine.tokenizer, generator, held_out=held_out, texts=texts)
+            seed_prompt(
+                engine.tokenizer, generator, held_out=held_out, longest=longest, texts=texts
+            )
             for _ in range(count)
         ]
         requests = [
             engine.request(
                 prompt,
-                max_tokens=_ANSWER,
+                max_tokens=min(_ANSWER, context - len(prompt)),
                 temperature=_TEMPERATURES[index % len(_TEMPERATURES)],
                 seed=int(generator.integers(2**31)),
                 request_id=f"answer-{index}",
             )
             for index, prompt in enumerate(prompts)
         ]
-        found: list[Recording] = []
-        for request in requests:
-            engine.core.submit(request)
-        for name, result in engine.core.run().items():
-            if result.error is not None:
-                raise result.error
-            recording = recorder.take(name, len(result.prompt_ids), _whole(result))
-            if recording is not None:
-                found.append(recording)
+        found = _answers(engine.core, recorder, requests, is_over)
         if not found:
             raise ConfigError("the target ends every answer at once; expected text to learn from")
         corpus.add(found, held_out=held_out)
@@ -210,16 +236,40 @@ def record_answers(
         progress(f"{held} of {wanted.num_tokens} tokens, the last {len(found)} answers {kind}")
 
 
-def _last_texts(corpus: Corpus, tokenizer: Tokenizer) -> list[str]:
-    """Return the answers of the newest shard that is not held out."""
+def _answers(
+    core: EngineCore,
+    recorder: Recorder,
+    requests: Sequence[GenerateRequest],
+    is_over: Callable[[], bool],
+) -> list[Recording]:
+    """Run requests to their ends, or to where the time is over; return what was recorded."""
+    names = [core.submit(request) for request in requests]
+    found: list[Recording] = []
+    num_steps, is_ending = 0, False
+    while core.has_work:
+        for output in core.step():
+            result = output.result
+            if result is None:
+                continue
+            if result.error is not None and not isinstance(result.error, RequestAbortedError):
+                raise result.error
+            whole = [*result.prompt_ids, *(event.token_id for event in result.tokens)]
+            recording = recorder.take(output.request_id, len(result.prompt_ids), whole)
+            if recording is not None:
+                found.append(recording)
+        num_steps += 1
+        if num_steps >= _LEAST_STEPS and not is_ending and is_over():
+            is_ending = True
+            for name in names:
+                core.abort(name)
+    return found
+
+
+def _last_texts(corpus: Corpus, tokenizer: Tokenizer, longest: int) -> list[str]:
+    """Return the answers of the newest shard that is not held out, cut to some tokens."""
     training, _held = split(corpus)
-    if not training:
+    if not training or longest < 1:
         return []
     recordings = corpus.read(training[-1]).recordings
-    found = (tokenizer.decode(each.token_ids[1:].tolist()) for each in recordings)
+    found = (tokenizer.decode(each.token_ids[1 : longest + 1].tolist()) for each in recordings)
     return [text.strip() for text in found if text.strip()]
-
-
-def _whole(result: object) -> list[int]:
-    prompt = result.prompt_ids  # type: ignore[attr-defined]
-    return [*prompt, *(event.token_id for event in result.tokens)]  # type: ignore[attr-defined]

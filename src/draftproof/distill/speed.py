@@ -11,14 +11,18 @@ import numpy as np
 
 from draftproof.core.protocols import ModelBackend, Tokenizer
 from draftproof.core.stats import SpecDecodeStats
-from draftproof.distill.record import seed_prompt
+from draftproof.distill.corpus import Corpus
+from draftproof.distill.held_out import split
+from draftproof.distill.record import longest_prompt, seed_prompt
 from draftproof.engine import Engine, EngineCore
 from draftproof.proposers.draft_head import DraftHeadProposer, HeadRunner
 
-__all__ = ["Speed", "measure_speed"]
+__all__ = ["Speed", "beginnings", "measure_speed"]
 
 #: Seed of the prompts, away from those of a corpus.
 _SEED = 90_001
+#: Tokens of a held-out piece that are a prompt, at most.
+_BEGINNING = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,7 @@ def measure_speed(
     kappas: Sequence[int] = (2, 3, 4),
     temperatures: Sequence[float] = (1.0, 0.0),
     num_prompts: int = 6,
+    prompts: Sequence[Sequence[int]] = (),
     max_tokens: int = 96,
 ) -> list[Speed]:
     """Generate held-out prompts with and without the head, one after the other.
@@ -78,7 +83,9 @@ def measure_speed(
     temperatures : sequence of float
         Temperatures to try.
     num_prompts : int, default 6
-        Prompts, the same ones for every row.
+        Built-in prompts, the same ones for every row.
+    prompts : sequence of sequence of int, optional
+        Token ids of other prompts instead, all of which are used.
     max_tokens : int, default 96
         Longest answer.
 
@@ -91,8 +98,7 @@ def measure_speed(
         target, tokenizer=tokenizer, proposers=[DraftHeadProposer(runner)], kappa=kappas[0]
     )
     engine = Engine(core)
-    generator = np.random.default_rng(_SEED)
-    prompts = [seed_prompt(tokenizer, generator, held_out=True) for _ in range(num_prompts)]
+    prompts = prompts or _built_in(target, tokenizer, num_prompts)
     _timed(engine, prompts[0], 0, 0.0, 8)  # warms up
     found: list[Speed] = []
     for temperature in temperatures:
@@ -107,6 +113,41 @@ def measure_speed(
                 ratios[kappa].append(plain / seconds)
         found += [_row(temperature, kappa, stats[kappa], ratios[kappa]) for kappa in kappas]
     return found
+
+
+def beginnings(corpus: Corpus, num_prompts: int, context: int) -> list[list[int]]:
+    """Return beginnings of held-out pieces of text, as prompts for texts of a user.
+
+    Parameters
+    ----------
+    corpus : Corpus
+        Recorded texts.
+    num_prompts : int
+        Most prompts; evenly spread over the pieces.
+    context : int
+        Tokens that the target's context holds.
+
+    Returns
+    -------
+    list of list of int
+        Token ids, fewer prompts where fewer pieces are held out.
+    """
+    pieces = [
+        each.token_ids
+        for path in split(corpus)[1]
+        for each in corpus.read(path).recordings
+        if len(each) > 1
+    ]
+    count = min(num_prompts, len(pieces))
+    length = min(_BEGINNING, context // 2)
+    chosen = (pieces[at * len(pieces) // count] for at in range(count))
+    return [ids[: min(length, max(len(ids) // 2, 1))].tolist() for ids in chosen]
+
+
+def _built_in(target: ModelBackend, tokenizer: Tokenizer, count: int) -> list[list[int]]:
+    generator = np.random.default_rng(_SEED)
+    longest = longest_prompt(target.info.context_length)
+    return [seed_prompt(tokenizer, generator, held_out=True, longest=longest) for _ in range(count)]
 
 
 def _timed(

@@ -1,9 +1,10 @@
 """A draft head on disk: ``config.json`` and ``model.safetensors``.
 
-The configuration and the names of the tensors are those of vLLM's speculators for the
-type ``eagle`` with norms, so that its tools can read them. Two things are ours and stand
-under keys of their own: a draft vocabulary that is smaller than the target's (``d2t``,
-``t2d`` as in the type ``eagle3``), and a window of attention.
+The configuration and the names of the tensors follow vLLM's speculators for the type
+``eagle`` with norms. Whether its tools load such a file was not tried. Two things are ours
+and stand under keys of their own: a draft vocabulary that is smaller than the target's
+(``d2t``, ``t2d`` as in the type ``eagle3``), and a window of attention; a reader that knows
+neither computes something else.
 
 A head of width E with H query heads, K key-value heads of width D, and F inner units is
 

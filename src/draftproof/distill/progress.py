@@ -72,11 +72,9 @@ class State:
             held = torch.load(path, weights_only=True)
             self.head.load_state_dict(held.pop("head"))
             self.optimiser.load_state_dict(held.pop("optimiser"))
-            if not held.keys() <= vars(self).keys():
-                raise ValueError("it holds what is not known")
         except _DAMAGED as error:
             raise ModelFileError(
                 f"{path}: does not fit this training; remove it to start afresh"
             ) from error
-        for name, value in held.items():
-            setattr(self, name, value)
+        for name in held.keys() & vars(self).keys():
+            setattr(self, name, held[name])

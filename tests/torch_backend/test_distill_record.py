@@ -66,7 +66,8 @@ def test_prompts_about_texts_fit_a_small_context(target, tmp_path):
     assert target.info.context_length == 256
     corpus = Corpus(tmp_path)
     # The texts of a shard are what prompts of the next ones are about.
-    corpus.add([Recording.of([1] * 9, [np.zeros((8, 64), np.float32)])], held_out=True)
+    state = np.zeros((300, 64), np.float32)
+    corpus.add([Recording.of([1] * 301, [state])], held_out=True)
     letters = Letters()
     wanted = Wanted(2600, answers=8)
     assert record(target, corpus, wanted, is_over=lambda: False, tokenizer=letters) >= 2600
@@ -75,6 +76,16 @@ def test_prompts_about_texts_fit_a_small_context(target, tmp_path):
     about = [prompt for prompt in letters.asked if "\n\n" in prompt]
     assert sum(len(prompt) <= 128 for prompt in about) > 1
     assert max(map(len, about)) < 256 - 96
+
+
+def test_held_out_text_grows_with_the_corpus_until_it_is_enough(target, tmp_path):
+    corpus = Corpus(tmp_path)
+    corpus.add([Recording.of([1] * 9, [np.zeros((8, 64), np.float32)])], held_out=True)
+    for _ in range(2):
+        corpus.add([Recording.of([1] * 101, [np.zeros((100, 64), np.float32)])])
+    for number, name in ((3, "held-00003.npz"), (4, "shard-00004.npz")):
+        record(target, corpus, Wanted(corpus.num_tokens() + 1, answers=8), is_over=lambda: False)
+        assert (len(corpus.paths()), corpus.paths()[-1].name) == (number + 1, name)
 
 
 def test_a_prompt_that_does_not_fit_is_cut_or_not_asked():

@@ -18,7 +18,7 @@ from draftproof.core.protocols import ProposalRequest, Tokenizer
 from draftproof.core.types import Draft
 from draftproof.distill.corpus import Corpus, Recording
 from draftproof.distill.held_out import split
-from draftproof.distill.seeds import seed_messages
+from draftproof.distill.seeds import HELD_OUT, seed_messages
 from draftproof.engine import Engine, EngineCore, GenerateRequest
 from draftproof.errors import ConfigError, PromptError, RequestAbortedError
 
@@ -33,7 +33,9 @@ _ANSWER: Final = 192
 _QUESTION: Final = 96
 #: Steps that answers have at least, however short the time.
 _LEAST_STEPS: Final = 32
-#: Most answers that are held out: more tokens than are measured.
+#: Held-out tokens that are enough.
+_MEASURED: Final = 3_000
+#: Most answers that are held out at once: about as many tokens.
 _HELD_OUT: Final = 24
 
 Progress = Callable[[str], None]
@@ -97,8 +99,7 @@ class Wanted:
     seed : int
         Of prompts and answers.
     answers : int
-        Answers per shard. The first shard has at most 24, and a quarter of them: it is held
-        out.
+        Answers per shard. One that is held out has a quarter of them, at most 24.
     """
 
     num_tokens: int
@@ -175,8 +176,8 @@ def record_answers(
 ) -> int:
     """Let the target answer built-in prompts until the corpus is large enough.
 
-    The first shard answers prompts about topics of their own and is held out; where an
-    earlier version has recorded, what is held out stays so.
+    The first shard answers prompts about topics of their own and is held out. Another one is
+    added while these have fewer than 3,000 tokens and less than a twelfth of the others.
 
     Parameters
     ----------
@@ -208,7 +209,9 @@ def record_answers(
             return held
         # The number of a shard seeds it: an interrupted run goes on as it would have.
         generator = np.random.default_rng([wanted.seed, corpus.next_number()])
-        held_out = not measured
+        # A short first run leaves little to measure on: more is added to it, nothing exchanged.
+        apart = corpus.num_tokens(measured)
+        held_out = apart < _MEASURED and apart * HELD_OUT < max(held - apart, 1)
         count = max(2, min(wanted.answers // 4, _HELD_OUT)) if held_out else wanted.answers
         texts = _last_texts(corpus, engine.tokenizer, longest - _QUESTION)
         prompts = [

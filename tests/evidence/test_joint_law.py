@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from draftproof.errors import ConfigError, InvariantError
-from draftproof.evidence import Counts, JointLaw, count_draws
+from draftproof.evidence import Counts, JointLaw, count_draws, draw_slots
 
 END = 2
 LAW = JointLaw.from_mapping(
@@ -76,6 +76,24 @@ def test_large_ids_are_counted_too() -> None:
 def test_a_draw_that_was_cut_short_is_an_error_not_a_bias(draws) -> None:
     with pytest.raises(ConfigError, match="a draw of 1 tokens"):
         count_draws(LAW, draws)
+
+
+GAPS = [[5, 9], [5, -1, 9]]
+
+
+@pytest.mark.parametrize("draws", [GAPS, np.array([[5, 9, -1], [5, -1, 9]]), [[5, 9], [5, -2]]])
+def test_a_gap_before_a_token_is_refused_with_its_draw_and_place(draws) -> None:
+    law = JointLaw.from_mapping({(5, 9): 0.5, (9,): 0.25, (5, 5, 5): 0.25}, 3, [9])
+    for count in (count_draws, draw_slots):
+        with pytest.raises(ConfigError, match=r"draw 1 .*-[12] at place 1, expected token ids"):
+            count(law, draws)
+
+
+def test_the_order_of_draws_is_that_of_their_outcomes() -> None:
+    draws = [(0, 1), (END,), (7, 7), (0, 1)]
+    slots = [LAW.slot((0, 1)), LAW.slot((END,)), -1, LAW.slot((0, 1))]
+    assert list(draw_slots(LAW, draws)) == slots
+    assert list(draw_slots(LAW, np.array([(*d, -1)[:2] for d in draws]))) == slots
 
 
 @pytest.mark.parametrize("draws", [np.array([0, 1]), np.array([[0.0, 1.0]])])

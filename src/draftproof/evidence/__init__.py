@@ -19,7 +19,7 @@ from draftproof.evidence.independence import (
     duplicate_test,
     serial_test,
 )
-from draftproof.evidence.joint_law import Counts, JointLaw, Outcome, count_draws
+from draftproof.evidence.joint_law import Counts, JointLaw, Outcome, count_draws, draw_slots
 from draftproof.evidence.localise import (
     NodeTest,
     OffsetTest,
@@ -63,6 +63,7 @@ __all__ = [
     "count_draws",
     "dependence_test",
     "discrepancies",
+    "draw_slots",
     "draws_needed",
     "draws_to_detect",
     "duplicate_test",

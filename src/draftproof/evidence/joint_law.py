@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from draftproof.errors import ConfigError, InvariantError
 
-__all__ = ["Counts", "JointLaw", "Outcome", "count_draws"]
+__all__ = ["Counts", "JointLaw", "Outcome", "count_draws", "draw_slots"]
 
 #: Token ids of one continuation, first to last.
 Outcome = tuple[int, ...]
@@ -183,7 +183,7 @@ def count_draws(law: JointLaw, draws: ArrayLike | Iterable[Sequence[int]]) -> Co
         The law that they should have.
     draws : array_like of int, shape (N, T), or iterable of sequence of int
         Continuations. Tokens after an end token or past the horizon are not looked
-        at. In an array, -1 fills the places after an end token.
+        at. -1 fills the places after the last token, and may stand nowhere else.
 
     Returns
     -------
@@ -194,7 +194,8 @@ def count_draws(law: JointLaw, draws: ArrayLike | Iterable[Sequence[int]]) -> Co
     ------
     ConfigError
         If a continuation ends before the horizon without an end token: it is no
-        outcome, and calling it impossible would accuse the decoder of a cut limit.
+        outcome, and calling it impossible would accuse the decoder of a cut limit. If a
+        negative number stands before a token. The message names the draw and the place.
 
     Notes
     -----
@@ -207,26 +208,91 @@ def count_draws(law: JointLaw, draws: ArrayLike | Iterable[Sequence[int]]) -> Co
         counted: dict[Outcome, int] = {}
         for row, times in seen:
             counted[row] = counted.get(row, 0) + times
+        kept: Sequence[Sequence[int]] = draws[:, : law.horizon]
     else:
-        counted = dict(Counter(tuple(map(int, draw)) for draw in draws))  # type: ignore[union-attr, arg-type]
+        kept = [tuple(map(int, draw)) for draw in draws]  # type: ignore[union-attr, arg-type]
+        counted = dict(Counter(kept))  # type: ignore[arg-type]
     cells = np.zeros(len(law), dtype=np.int64)
     impossible: dict[Outcome, int] = {}
     for raw, times in counted.items():
-        outcome = law.cut(
-            [token for token in raw if token >= 0] if min(raw, default=0) < 0 else raw
-        )
-        if not law.is_whole(outcome):
-            msg = (
-                f"a draw of {len(outcome)} tokens {outcome}: expected {law.horizon}, "
-                f"or one of the end tokens {sorted(law.eos_token_ids)} last"
-            )
-            raise ConfigError(msg)
+        outcome = _outcome_of(law, raw, kept)
         slot = law.slot(outcome)
         if slot is None:
             impossible[outcome] = impossible.get(outcome, 0) + times
         else:
             cells[slot] += times
     return Counts(cells, impossible)
+
+
+def draw_slots(law: JointLaw, draws: ArrayLike | Iterable[Sequence[int]]) -> tuple[int, ...]:
+    """Return the index of the outcome of each draw, in the order of the draws.
+
+    Parameters
+    ----------
+    law : JointLaw
+        The law that they should have.
+    draws : array_like of int, shape (N, T), or iterable of sequence of int
+        See `count_draws`.
+
+    Returns
+    -------
+    tuple of int, length N
+        -1 for an outcome whose probability is 0.
+
+    Raises
+    ------
+    ConfigError
+        As `count_draws`.
+    """
+    rows = draws[:, : law.horizon].tolist() if isinstance(draws, np.ndarray) else list(draws)  # type: ignore[arg-type]
+    known: dict[Outcome, int] = {}
+    slots = []
+    for row in rows:
+        raw = tuple(map(int, row))
+        if raw not in known:
+            slot = law.slot(_outcome_of(law, raw, rows))
+            known[raw] = -1 if slot is None else slot
+        slots.append(known[raw])
+    return tuple(slots)
+
+
+def _outcome_of(law: JointLaw, raw: Outcome, draws: Sequence[Sequence[int]]) -> Outcome:
+    """Return the outcome of a draw, without what fills its end; refuse what is none.
+
+    Parameters
+    ----------
+    law : JointLaw
+        Its law.
+    raw : tuple of int
+        The draw.
+    draws : sequence of sequence of int
+        All draws, to say which one is refused.
+
+    Returns
+    -------
+    tuple of int
+        Cut at the first end token or at the horizon.
+    """
+    length = len(raw)
+    while length and raw[length - 1] == -1:
+        length -= 1
+    if min(raw[:length], default=0) < 0:
+        place = next(i for i, token in enumerate(raw) if token < 0)
+        if not any(token in law.eos_token_ids for token in raw[:place]):
+            msg = f"draw {_number(raw, draws)} {raw}: {raw[place]} at place {place}"
+            raise ConfigError(f"{msg}, expected token ids, and -1 after the last one only")
+    outcome = law.cut(raw[:length])
+    if not law.is_whole(outcome):
+        msg = (
+            f"draw {_number(raw, draws)}: a draw of {len(outcome)} tokens {outcome}: expected "
+            f"{law.horizon}, or one of the end tokens {sorted(law.eos_token_ids)} last"
+        )
+        raise ConfigError(msg)
+    return outcome
+
+
+def _number(raw: Outcome, draws: Sequence[Sequence[int]]) -> int:
+    return next(i for i, draw in enumerate(draws) if tuple(map(int, draw)) == raw)
 
 
 def _distinct_rows(

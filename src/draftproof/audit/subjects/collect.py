@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from draftproof.audit.evidence_file import ModelRows, PromptEvidence
 from draftproof.audit.subjects.draws import Draws
-from draftproof.evidence import JointLaw, count_draws
+from draftproof.evidence import JointLaw, count_draws, draw_slots
 
 __all__ = ["prompt_evidence"]
 
@@ -33,9 +33,6 @@ def prompt_evidence(
     PromptEvidence
         With the order of the first draws.
     """
-    serial = []
-    for row in draws.tokens[:_SERIAL].tolist():
-        slot = law.slot(law.cut([token for token in row if token >= 0]))
-        serial.append(-1 if slot is None else slot)
     counts = count_draws(law, draws.tokens)
-    return PromptEvidence(name, law, counts, draws.log(), model, tuple(serial), draws.totals)
+    serial = draw_slots(law, draws.tokens[:_SERIAL])
+    return PromptEvidence(name, law, counts, draws.log(), model, serial, draws.totals)

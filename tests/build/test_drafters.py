@@ -7,11 +7,13 @@ import pytest
 from draftproof.backends.table import MarkovTable, TableBackend
 from draftproof.build import SpeculativeConfig
 from draftproof.build.drafters import enough_copied, make_proposers
+from draftproof.build.lengths import drafter_key
 from draftproof.build.methods import DEFAULT_KAPPA, OWNERS
 from draftproof.build.rules import RULE_OWNERS
 from draftproof.errors import ConfigError
 from draftproof.proposers import (
     DraftHeadProposer,
+    DraftHeadTreeProposer,
     DraftModelProposer,
     DraftModelTreeProposer,
     HybridHeadProposer,
@@ -45,6 +47,7 @@ def made(**config):
         ({"method": "draft_model_tree", "num_layers": 1}, DraftModelTreeProposer, 10),
         ({"method": "ngram_tree"}, NgramTreeProposer, 8),
         ({"method": "suffix-tree"}, SuffixTreeProposer, 8),
+        ({"method": "draft-head-tree", "model": "x"}, DraftHeadTreeProposer, 10),
         ({"method": "draft_model_tree", "model": "x"}, DraftModelTreeProposer, 10),
     ],
 )
@@ -156,6 +159,16 @@ def test_every_method_has_a_kappa_and_every_key_an_owner_that_exists():
     everywhere = {"method", "num_speculative_tokens", "rejection_sample_method", "allow_lossy"}
     everywhere |= set(RULE_OWNERS)
     assert set(SpeculativeConfig.model_fields) == everywhere | set(OWNERS)
+
+
+@pytest.mark.parametrize("method", ["draft_model", "draft_model_tree"])
+def test_a_head_that_is_asked_for_as_a_model_is_told_its_method(method, tmp_path):
+    expected = f"is a draft head.*expected method '{method.replace('model', 'head')}'"
+    for name in ("smollm2-head", head_folder(tmp_path)):
+        with pytest.raises(ConfigError, match=expected):
+            SpeculativeConfig.parse({"method": method, "model": name})
+    tree = SpeculativeConfig.parse({"method": "draft_head_tree", "model": "smollm2-head"})
+    assert (tree.has_head, drafter_key(tree)) == (True, "draft-head")
 
 
 def test_a_rule_that_judges_chains_only_is_refused_with_trees():

@@ -9,6 +9,7 @@ from draftproof.build.speculative import SpeculativeConfig
 from draftproof.core.protocols import ModelBackend, Proposer
 from draftproof.errors import ConfigError
 from draftproof.proposers import (
+    DraftHeadTreeProposer,
     DraftModelProposer,
     DraftModelTreeProposer,
     HybridHeadProposer,
@@ -56,7 +57,8 @@ def make_proposers(
     link : DraftLink, optional
         How its ids and the target's belong together; the same ids when None.
     head : HeadRunner, optional
-        The loaded draft head, for ``"draft_head"`` and for ``"hybrid"`` without ``draft``.
+        The loaded draft head, for ``"draft_head"``, ``"draft_head_tree"``, and for ``"hybrid"``
+        without ``draft``.
 
     Returns
     -------
@@ -81,10 +83,11 @@ def make_proposers(
             return [_draft_model(config, vocab_size, draft, link)]
         case "early_exit":
             return [_draft_model(config, vocab_size, draft, None)]
-        case "draft_head":
+        case "draft_head" | "draft_head_tree":
             if head is None:
-                raise ConfigError("method 'draft_head' needs a draft head; none was loaded")
-            return [_draft_head(config, head)]
+                raise ConfigError(f"method {config.method!r} needs a draft head; none was loaded")
+            is_tree = config.method == "draft_head_tree"
+            return [_draft_head_tree(config, head) if is_tree else _draft_head(config, head)]
         case "ngram_tree":
             return [
                 NgramTreeProposer(
@@ -141,7 +144,7 @@ def tree_acceptance(config: SpeculativeConfig) -> float:
     float
         What the user says, else 0.6 for a model and 0.7 for copies.
     """
-    is_model = config.method == "draft_model_tree"
+    is_model = config.method in ("draft_model_tree", "draft_head_tree")
     return config.tree_acceptance or (_MODEL_TREE_ACCEPTANCE if is_model else _TREE_ACCEPTANCE)
 
 
@@ -205,6 +208,15 @@ def _draft_head(config: SpeculativeConfig, head: HeadRunner) -> DraftHeadPropose
         head,
         temperature=_draft_temperature(config),
         min_confidence=config.min_confidence or 0.0,
+    )
+
+
+def _draft_head_tree(config: SpeculativeConfig, head: HeadRunner) -> DraftHeadTreeProposer:
+    return DraftHeadTreeProposer(
+        head,
+        widths=config.tree_widths,
+        acceptance=tree_acceptance(config),
+        temperature=_draft_temperature(config),
     )
 
 

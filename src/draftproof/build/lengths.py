@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from draftproof.build.drafters import enough_copied, tree_acceptance
-from draftproof.build.methods import TREES
+from draftproof.build.methods import HEADS, TREES
 from draftproof.build.speculative import SpeculativeConfig
 from draftproof.core.kappa_policy import KappaPolicy
 from draftproof.core.types import ModelInfo
@@ -120,7 +120,7 @@ def drafter_key(config: SpeculativeConfig) -> str:
         return f"early-exit:{config.num_layers}"
     if config.model is None:
         return config.method
-    is_told = config.method == "draft_head" or is_head(config.model)
+    is_told = config.method in HEADS or is_head(config.model)
     return "draft-head" if is_told else "draft-model"
 
 
@@ -199,7 +199,7 @@ def _tree_sizes(
         config.kappa,
         tree_acceptance(config),
         config.tree_widths,
-        has_model=config.method == "draft_model_tree",
+        has_model=config.method in ("draft_model_tree", "draft_head_tree"),
     )
     return policy, _doubt(profile, target)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["AUTO_KAPPA", "DEFAULT_KAPPA", "LAWFUL", "OWNERS", "TREES"]
+__all__ = ["AUTO_KAPPA", "DEFAULT_KAPPA", "HEADS", "LAWFUL", "OWNERS", "TREES"]
 
 #: Drafts per round where the user gives none: n-grams cost nothing, a model's do. Suffix
 #: drafts end by themselves where they are not worth it.
@@ -19,6 +19,7 @@ DEFAULT_KAPPA: Final = {
     "ngram_tree": 8,
     "suffix_tree": 8,
     "draft_model_tree": 10,
+    "draft_head_tree": 10,
     "none": 0,
 }
 
@@ -35,12 +36,14 @@ AUTO_KAPPA: Final = {
 }
 
 _MODEL: Final = ("draft_model", "hybrid", "draft_model_tree")
-LAWFUL: Final = (*_MODEL, "draft_head")
+#: Methods that draft with a head alone.
+HEADS: Final = ("draft_head", "draft_head_tree")
+LAWFUL: Final = (*_MODEL, *HEADS)
 #: Methods that may take the target's first layers for a draft model.
 _EXITS: Final = ("early_exit", "hybrid", "draft_model_tree")
 _NGRAM: Final = ("ngram", "ngram_tree")
-TREES: Final = ("ngram_tree", "suffix_tree", "draft_model_tree")
-_SHAPED: Final = ("ngram_tree", "draft_model_tree")
+TREES: Final = ("ngram_tree", "suffix_tree", "draft_model_tree", "draft_head_tree")
+_SHAPED: Final = ("ngram_tree", "draft_model_tree", "draft_head_tree")
 _SUFFIX: Final = ("suffix", "suffix_tree", "hybrid")
 _PREDICTION: Final = ("prediction", "hybrid")
 #: Which methods a key acts on, for every key that does not act on all of them.
@@ -54,7 +57,7 @@ OWNERS: Final = {
     "prompt_lookup_min": _NGRAM,
     "prompt_lookup_max": _NGRAM,
     "tree_max_paths": ("ngram_tree",),
-    "tree_widths": ("draft_model_tree",),
+    "tree_widths": ("draft_model_tree", "draft_head_tree"),
     "tree_acceptance": _SHAPED,
     "suffix_min_match": _SUFFIX,
     "suffix_max_match": _SUFFIX,

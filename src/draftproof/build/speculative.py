@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from draftproof.build.methods import AUTO_KAPPA, DEFAULT_KAPPA, LAWFUL, OWNERS, TREES
+from draftproof.build.methods import AUTO_KAPPA, DEFAULT_KAPPA, HEADS, LAWFUL, OWNERS, TREES
 from draftproof.build.rules import RULE_OWNERS, rule_from
 from draftproof.core import strict_json
 from draftproof.errors import ConfigError
@@ -29,13 +29,13 @@ class SpeculativeConfig(BaseModel):
     ----------
     method : str
         ``"none"``, ``"ngram"``, ``"suffix"``, ``"prediction"``, ``"draft_model"``,
-        ``"draft_head"``, ``"early_exit"``, ``"hybrid"``, ``"ngram_tree"``, ``"suffix_tree"``
-        or ``"draft_model_tree"``. The drafter. When only ``model`` is given, ``"draft_head"``
-        where it is a head, else ``"draft_model"``. ``"hybrid"`` drafts from the request's
-        prediction, else from suffixes, and lets the model go on.
+        ``"draft_head"``, ``"early_exit"``, ``"hybrid"``, ``"ngram_tree"``, ``"suffix_tree"``,
+        ``"draft_model_tree"`` or ``"draft_head_tree"``. The drafter. When only ``model`` is
+        given, ``"draft_head"`` where it is a head, else ``"draft_model"``. ``"hybrid"`` drafts
+        from the request's prediction, else from suffixes, and lets the model go on.
     model : str, optional
         The draft model, for ``"draft_model"`` and ``"hybrid"``; the name or the folder of a
-        head, for ``"draft_head"`` and ``"hybrid"``.
+        head, for ``"draft_head"``, ``"draft_head_tree"`` and ``"hybrid"``.
     num_layers : int, optional
         *Ours*: how many of the target's own layers ``"early_exit"`` drafts with, followed by
         its final norm and head. ``"hybrid"`` and ``"draft_model_tree"`` take it in place of
@@ -62,7 +62,7 @@ class SpeculativeConfig(BaseModel):
     tree_max_paths : int
         *Ours*: most candidates that ``"ngram_tree"`` merges into a tree.
     tree_widths : list of int, optional
-        *Ours*: children per node at each depth of ``"draft_model_tree"``; None takes the
+        *Ours*: children per node at each depth, for a model or a head; None takes the
         best shape for the number of nodes.
     tree_acceptance : float, optional
         *Ours*: the acceptance that trees are shaped for; ``"suffix_tree"`` goes by counts.
@@ -125,6 +125,7 @@ class SpeculativeConfig(BaseModel):
         "ngram_tree",
         "suffix_tree",
         "draft_model_tree",
+        "draft_head_tree",
     ] = "none"
     model: str | None = None
     num_layers: int | None = Field(default=None, ge=1)
@@ -184,6 +185,12 @@ class SpeculativeConfig(BaseModel):
         if self.method in LAWFUL and self.model is None and self.num_layers is None:
             raise ValueError(f"method {self.method!r} needs model")
         self._check_exit()
+        runs_model = self.method in ("draft_model", "draft_model_tree")
+        if runs_model and self.model is not None and is_head(self.model):
+            raise ValueError(
+                f"{self.model!r} is a draft head, which method {self.method!r} cannot run; "
+                f"expected method {self.method.replace('model', 'head')!r}"
+            )
         if self.has_head and "vocab_mapping" in self.model_fields_set:
             raise ValueError(
                 f"vocab_mapping has no effect with the draft head {self.model!r}: it drafts the "
@@ -261,7 +268,7 @@ class SpeculativeConfig(BaseModel):
     def has_head(self) -> bool:
         """Whether a draft head drafts, alone or behind what costs nothing."""
         is_hybrid = self.method == "hybrid" and self.model is not None
-        return self.method == "draft_head" or (is_hybrid and is_head(str(self.model)))
+        return self.method in HEADS or (is_hybrid and is_head(str(self.model)))
 
     @property
     def is_auto(self) -> bool:

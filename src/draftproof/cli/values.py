@@ -180,7 +180,8 @@ def _draft_option(text: str) -> dict[str, Any]:
         if not value.isascii() or not value.isdecimal():
             raise ConfigError(f"--draft is {text!r}; expected a number of layers, as early-exit:8")
         return {"method": method, "num_layers": int(value)}
-    if method not in ("draft_model", "draft_head", "hybrid", "draft_model_tree") or not value:
+    takes_model = ("draft_model", "draft_head", "hybrid", "draft_model_tree", "draft_head_tree")
+    if method not in takes_model or not value:
         raise ConfigError(
             f"--draft is {text!r}; expected early-exit:LAYERS, draft-model:MODEL, or a method "
             "without a value"

@@ -12,6 +12,7 @@ from draftproof.proposers.prediction import (
 )
 from draftproof.proposers.retokenised import RetokenisedProposer
 from draftproof.proposers.suffix import SuffixProposer
+from draftproof.proposers.tree_draft_head import DraftHeadTreeProposer
 from draftproof.proposers.tree_draft_model import DraftModelTreeProposer
 from draftproof.proposers.tree_ngram import NgramTreeProposer
 from draftproof.proposers.tree_suffix import SuffixTreeProposer
@@ -19,6 +20,7 @@ from draftproof.proposers.vocabularies import DraftVocabulary, SharedVocabulary
 
 __all__ = [
     "DraftHeadProposer",
+    "DraftHeadTreeProposer",
     "DraftModelProposer",
     "DraftModelTreeProposer",
     "DraftVocabulary",

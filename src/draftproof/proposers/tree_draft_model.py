@@ -25,7 +25,7 @@ from draftproof.proposers.draft_model import failure_note
 from draftproof.proposers.tree_shapes import Shape, check_shape, depth_of, shape_of
 from draftproof.proposers.vocabularies import DraftVocabulary, SameVocabulary
 
-__all__ = ["DraftModelTreeProposer"]
+__all__ = ["DraftModelTreeProposer", "finishers", "likeliest"]
 
 
 @dataclass(slots=True)
@@ -287,11 +287,11 @@ class DraftModelTreeProposer:
         if row.params.is_greedy:
             warm_params = replace(row.params, temperature=1.0)
             warm = target_law(scores, warm_params, request.history, branch.text, mask)
-            return row.builder.fix(branch.node, _likeliest(law.draw(0.0), warm, count))
+            return row.builder.fix(branch.node, likeliest(law.draw(0.0), warm, count))
         if request.coupled:
             noise = request.coins.noise(len(branch.text), self._vocabulary.vocab_size)
             return row.builder.fix(
-                branch.node, _finishers(law, lambda rest: rest.race(noise), count)
+                branch.node, finishers(law, lambda rest: rest.race(noise), count)
             )
         return row.builder.sample(branch.node, law, count, request.coins)
 
@@ -321,16 +321,46 @@ def _cut(shape: Shape, depth: int) -> Shape:
     return tuple(_cut(below, depth - 1) for below in shape) if depth > 0 else ()
 
 
-def _likeliest(first: int, law: Law, count: int) -> list[int]:
-    """Return a token and the likeliest others of a law, the lowest ids first on ties."""
+def likeliest(first: int, law: Law, count: int) -> list[int]:
+    """Return a token and the likeliest others of a law, the lowest ids first on ties.
+
+    Parameters
+    ----------
+    first : int
+        The token that comes first whatever the law says.
+    law : Law
+        The law.
+    count : int
+        Most tokens.
+
+    Returns
+    -------
+    list of int
+        Fewer where the law has no more.
+    """
     probs = np.array(law.dense())
     probs[first] = 0.0
     order = np.argsort(-probs, kind="stable")[: count - 1]
     return [first, *(int(token) for token in order if probs[token] > 0)]
 
 
-def _finishers(law: Law, race: Callable[[Law], int], count: int) -> list[int]:
-    """Return the first tokens of a law's race, in order."""
+def finishers(law: Law, race: Callable[[Law], int], count: int) -> list[int]:
+    """Return the first tokens of a law's race, in order.
+
+    Parameters
+    ----------
+    law : Law
+        The law.
+    race : callable of Law
+        Returns the winner among what is left of it.
+    count : int
+        Most tokens.
+
+    Returns
+    -------
+    list of int
+        Fewer where the law has no more.
+    """
     tokens: list[int] = []
     rest: Law | None = law
     while rest is not None and len(tokens) < count:

@@ -84,7 +84,7 @@ def run_alone(make, batch):
 def plain(batch, table=TABLE, **options):
     """The same requests with speculation off."""
     core = make_core(table, **options)
-    return run(core, [replace(request, kappa=0, proposer=None) for request in batch])
+    return run(core, [replace(request, kappa=0, proposer=None, prediction=()) for request in batch])
 
 
 def ids(results):

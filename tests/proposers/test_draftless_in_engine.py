@@ -8,6 +8,7 @@ import pytest
 from engine_kit import NEAR, WARM, ids, make_core, plain, requests, run
 
 from draftproof.backends.table import PagedStore, TableBackend
+from draftproof.engine import reads
 from draftproof.proposers import (
     DraftModelProposer,
     HybridProposer,
@@ -28,20 +29,21 @@ DRAFTERS = {
 }
 
 
-def predicted(batch):
-    """Each request with its own text as prediction, a few tokens of it changed."""
+def predicted(batch, name):
+    """Each request with its own text as prediction, where it is read, with changes."""
     told = []
     for request in batch:
         text = plain([request])[request.request_id].token_ids
         wrong = [(token + 1) % 7 if i % 9 == 4 else token for i, token in enumerate(text)]
-        told.append(replace(request, prediction=tuple(wrong), tenant="t"))
+        prediction = tuple(wrong) if reads(DRAFTERS[name](), "prediction") else ()
+        told.append(replace(request, prediction=prediction, tenant="t"))
     return told
 
 
 @pytest.mark.parametrize("name", DRAFTERS)
 def test_texts_survive_preemptions_and_reused_names(name):
     lengths = (5, 17, 3, 9, 12, 1)
-    batch = predicted(requests(*lengths, params=WARM, max_tokens=20, rule="coupled"))
+    batch = predicted(requests(*lengths, params=WARM, max_tokens=20, rule="coupled"), name)
     core = make_core(store=PagedStore(12, 4), proposers=[DRAFTERS[name]()], kappa=4)
     expected = ids(plain(batch))
     for _ in range(2):  # the second time with the same names
@@ -54,7 +56,7 @@ def test_texts_survive_preemptions_and_reused_names(name):
 
 @pytest.mark.parametrize("name", DRAFTERS)
 def test_aborted_requests_leave_nothing_and_harm_nobody(name):
-    batch = predicted(requests(5, 17, 3, 9, max_tokens=24))
+    batch = predicted(requests(5, 17, 3, 9, max_tokens=24), name)
     proposer = DRAFTERS[name]()
     core = make_core(proposers=[proposer], kappa=4)
     for request in batch:
@@ -81,7 +83,7 @@ def test_aborted_requests_leave_nothing_and_harm_nobody(name):
 def test_rounds_without_drafts_between_are_caught_up_with():
     # The kappa of a request is fixed; what varies in an engine is the token budget and the
     # room, so that a drafter is asked again after rounds in which it was not.
-    batch = predicted(requests(5, 17, params=WARM, max_tokens=40, rule="coupled"))
+    batch = predicted(requests(5, 17, params=WARM, max_tokens=40, rule="coupled"), "prediction")
 
     class Sometimes(PredictionProposer):
         turn = 0
@@ -101,7 +103,7 @@ def test_rounds_without_drafts_between_are_caught_up_with():
 
 
 def test_sources_and_usage_reach_the_records():
-    (request,) = predicted(requests(12, max_tokens=60))
+    (request,) = predicted(requests(12, max_tokens=60), "hybrid")
     core = make_core(proposers=[DRAFTERS["hybrid"]()], kappa=5)
     records = run(core, [request])["a"].records
     drafted = [record for record in records if record.drafted]

@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["BatchCounts", "run_batch"]
 
-#: Drafters that read predictions.
-_READERS = ("prediction", "hybrid")
-
 Write = Callable[[Mapping[str, Any]], None]
 
 
@@ -138,7 +135,6 @@ def _results(
                     if line.error is not None:
                         raise line.error
                     name = f"line {line.key!r}"
-                    _refuse_unread(engine, line.options)
                     request = engine.request(line.prompt, **line.options, request_id=name)
                     running[core.submit(request)] = line
                 except InvariantError:
@@ -154,20 +150,6 @@ def _results(
         for name in running:
             core.abort(name)
         core.reap()
-
-
-def _refuse_unread(engine: Engine, options: Mapping[str, Any]) -> None:
-    """Refuse a prediction that no drafter would read."""
-    if not options.get("prediction"):
-        return
-    if options.get("num_speculative_tokens") == 0:
-        raise ConfigError("prediction has no effect with num_speculative_tokens 0; expected more")
-    proposer = options.get("proposer") or engine.core.default_proposer
-    if proposer not in _READERS:
-        raise ConfigError(
-            f"prediction has no effect with the drafter {proposer!r}; expected "
-            f"{' or '.join(map(repr, _READERS))}"
-        )
 
 
 def _document(line: PromptLine, result: GenerateResult | Exception) -> dict[str, Any]:

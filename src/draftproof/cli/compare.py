@@ -173,7 +173,7 @@ def compare(
     """
     say = progress or (lambda _line: None)
     modes: tuple[dict[str, Any], dict[str, Any]] = (
-        {**options, "num_speculative_tokens": 0},
+        {**options, "num_speculative_tokens": 0, "prediction": ()},
         dict(options),
     )
     say("warming up")

@@ -25,6 +25,7 @@ __all__ = [
     "HiddenReader",
     "HiddenStates",
     "ModelBackend",
+    "OptionReader",
     "ProposalRequest",
     "Proposer",
     "Tokenizer",
@@ -280,6 +281,20 @@ class Foreteller(Protocol):
         int
             0 where nothing would be drafted; 1, 2 or 3 from barely to firmly; -1 where the
             committed tokens do not tell, as where a model would draft.
+        """
+        ...
+
+
+@runtime_checkable
+class OptionReader(Protocol):
+    """What a drafter has besides when it reads options of a request that most ignore."""
+
+    @property
+    def reads(self) -> frozenset[str]:
+        """Those options of a `ProposalRequest`: ``"prediction"``, ``"tenant"``.
+
+        An engine refuses a prediction that the drafter of a request does not read, and tells
+        of a tenant that has no effect.
         """
         ...
 

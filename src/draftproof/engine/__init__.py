@@ -1,5 +1,6 @@
 """Continuous batching of ragged requests, one exact step at a time."""
 
+from draftproof.engine.admission import reads
 from draftproof.engine.core import EngineCore
 from draftproof.engine.engine import Engine, Prompt
 from draftproof.engine.exactness import exactness_label
@@ -29,4 +30,5 @@ __all__ = [
     "StopCriterion",
     "TokenEvent",
     "exactness_label",
+    "reads",
 ]

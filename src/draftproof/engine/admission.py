@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from draftproof.core.constraint import Constraint, ConstraintFactory
+from draftproof.core.protocols import OptionReader, Proposer
 from draftproof.core.types import ModelInfo
 from draftproof.engine.deterministic import MAX_ROW_TOKENS
 from draftproof.engine.request import GenerateRequest
 from draftproof.errors import ConfigError, PromptError
 from draftproof.verify import RULES, AllowLossy, SyntheticAcceptance, refuse_lossy
 
-__all__ = ["check_speculation", "check_vocabulary", "open_constraint"]
+__all__ = ["check_read", "check_speculation", "check_vocabulary", "open_constraint", "reads"]
 
 
 def check_vocabulary(request: GenerateRequest, vocab_size: int) -> None:
@@ -99,6 +100,62 @@ def check_speculation(
             f"{target.name} cannot rewind its state, so drafts that are rejected "
             f"could not be taken back; expected num_speculative_tokens=0, got {kappa}"
         )
+
+
+def reads(proposer: Proposer | None, option: str) -> bool:
+    """Say whether a drafter reads an option of requests that most ignore.
+
+    Parameters
+    ----------
+    proposer : Proposer, optional
+        The drafter; None reads nothing.
+    option : str
+        ``"prediction"`` or ``"tenant"``.
+    """
+    return isinstance(proposer, OptionReader) and option in proposer.reads
+
+
+def check_read(
+    request: GenerateRequest, kappa: int, names: Sequence[str], proposers: Mapping[str, Proposer]
+) -> str:
+    """Refuse a prediction that nobody would read, and tell of a tenant that has no effect.
+
+    Parameters
+    ----------
+    request : GenerateRequest
+        The request.
+    kappa : int
+        Its most drafts per round.
+    names : sequence of str
+        Who may draft for it.
+    proposers : mapping of str to Proposer
+        Drafters of the engine.
+
+    Returns
+    -------
+    str
+        A note about the tenant, or nothing.
+
+    Raises
+    ------
+    ConfigError
+        If the prediction has no effect.
+    """
+    drafters = [proposers.get(name) for name in names]
+    if request.prediction:
+        is_read = any(reads(drafter, "prediction") for drafter in drafters)
+        if request.kappa == 0 or (is_read and not kappa):
+            raise ConfigError(
+                "prediction has no effect with num_speculative_tokens 0; expected more"
+            )
+        if not is_read:
+            raise ConfigError(
+                f"prediction has no effect with the drafter {' or '.join(map(repr, names))}; "
+                "expected 'prediction' or 'hybrid'"
+            )
+    if not request.tenant or (kappa and any(reads(drafter, "tenant") for drafter in drafters)):
+        return ""
+    return "tenant has no effect: no drafter of this request keeps earlier outputs"
 
 
 def open_constraint(

@@ -19,6 +19,7 @@ from draftproof.core.protocols import ModelBackend, Proposer, Tokenizer
 from draftproof.core.rng import CoinSource, fresh_seed
 from draftproof.core.stats import SpecDecodeStats
 from draftproof.engine.admission import (
+    check_read,
     check_speculation,
     check_vocabulary,
     open_constraint,
@@ -180,7 +181,7 @@ class EngineCore:
         ------
         ConfigError
             If it names an unknown drafter or rule, a request id that is in use, or a
-            token outside the vocabulary.
+            token outside the vocabulary, or has a prediction that nobody would read.
         PromptError
             If the prompt leaves no room for one token, or holds a token outside the
             vocabulary.
@@ -195,6 +196,8 @@ class EngineCore:
         kappa = self._most(request)
         proposer = request.proposer or self.default_proposer
         rule = request.rule or self._rule
+        choosable = self._choosable(request, kappa)
+        tenant_note = check_read(request, kappa, choosable or (proposer,), self.proposers)
         self._check_speculation(kappa, proposer, rule)
         constraint = open_constraint(request, rule, self._constraints)
         arrival = next(self._arrivals)
@@ -204,7 +207,6 @@ class EngineCore:
             ends |= frozenset() if request.ignore_eos else self.eos_token_ids
             params = replace(params, eos_token_ids=params.eos_token_ids | ends)
         named_in_vain = request.proposer is not None and request.kappa is None and not kappa
-        choosable = self._choosable(request, kappa)
         request = replace(
             request,
             request_id=request.request_id or self._made_up_id(arrival),
@@ -230,6 +232,8 @@ class EngineCore:
             )
             if named_in_vain:
                 session.add_note(f"drafter {proposer} is not used: num_speculative_tokens is 0")
+            if tenant_note:
+                session.add_note(tenant_note)
             if choosable and self._policy_note:
                 session.add_note(self._policy_note)
             self._register(session)

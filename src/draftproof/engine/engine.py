@@ -149,9 +149,11 @@ class Engine:
         grammar : GrammarSpec, optional
             What the whole output must match.
         prediction : str or sequence of int
-            What the output is expected to be; drafters may use it.
+            What the output is expected to be, for a drafter that reads it
+            (``"prediction"``, ``"hybrid"``); refused with others.
         tenant : str, default ""
-            Whose request this is; drafters share earlier outputs within a tenant only.
+            Whose request this is; drafters that share earlier outputs do so within a tenant
+            only. A note tells where none does.
         num_speculative_tokens : int, optional
             Most drafts per round; 0 is plain decoding; None takes the engine's.
         max_speculative_tokens : int, optional

@@ -73,9 +73,11 @@ class GenerateRequest:
     grammar : GrammarSpec, optional
         What the whole output must match.
     prediction : tuple of int
-        Token ids that the caller expects the output to be; drafters may use them.
+        Token ids that the caller expects the output to be, for a drafter that reads them;
+        refused with others.
     tenant : str, default ""
-        Whose request this is; see `draftproof.core.protocols.ProposalRequest`.
+        Whose request this is; see `draftproof.core.protocols.ProposalRequest`. A note
+        tells where no drafter minds.
     logprobs : int, optional
         Report log probabilities of each token and of this many best tokens.
     logprobs_mode : {"raw", "processed"}, default "raw"

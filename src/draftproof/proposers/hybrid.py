@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from draftproof.core.law import Law, OneHotLaw
-from draftproof.core.protocols import Foreteller, ProposalRequest
+from draftproof.core.protocols import Foreteller, OptionReader, ProposalRequest
 from draftproof.core.types import Draft
 from draftproof.errors import ConfigError
 
@@ -168,6 +168,10 @@ class HybridProposer:
         self._max_model_tokens = max_model_tokens
         self._enough = enough
         self._name = name
+        #: Options of requests that one of its parts reads.
+        self.reads = frozenset[str]().union(
+            *(part.reads for part in (*draftless, model) if isinstance(part, OptionReader))
+        )
 
     @property
     def name(self) -> str:

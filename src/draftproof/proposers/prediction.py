@@ -93,6 +93,11 @@ class PredictionProposer:
         return "prediction"
 
     @property
+    def reads(self) -> frozenset[str]:
+        """Options of requests that it reads."""
+        return frozenset({"prediction"})
+
+    @property
     def num_requests(self) -> int:
         """How many requests with a prediction are followed now."""
         return len(self._followed)

@@ -208,6 +208,8 @@ class SuffixProposer:
         self._max_votes = max_votes
         self._tenant_tokens = tenant_tokens
         self._max_tenants = max_tenants
+        #: Options of requests that it reads.
+        self.reads = frozenset({"tenant"} if tenant_tokens else ())
         self._texts: dict[str, _Text] = {}
         #: Earlier outputs, least recently used tenant first.
         self._shared: dict[str, _Shared] = {}

@@ -90,6 +90,11 @@ class SuffixTreeProposer:
         return self._suffixes.num_requests
 
     @property
+    def reads(self) -> frozenset[str]:
+        """Options of requests that it reads."""
+        return self._suffixes.reads
+
+    @property
     def num_bytes(self) -> int:
         """Bytes of memory that all indexes take."""
         return self._suffixes.num_bytes

@@ -10,7 +10,7 @@ from draftproof.build import SpeculativeConfig
 from draftproof.build.rules import RULE_OWNERS, rule_from
 from draftproof.core.constraint import GrammarSpec
 from draftproof.core.rng import fresh_seed
-from draftproof.engine import Engine, GenerateRequest, Prompt
+from draftproof.engine import Engine, GenerateRequest, Prompt, reads
 from draftproof.errors import ConfigError, PromptError
 from draftproof.grammar import grammar_from_response_format, grammar_from_structured_outputs
 from draftproof.server.schemas import (
@@ -25,8 +25,6 @@ from draftproof.server.settings import ServerConfig
 
 __all__ = ["Speculation", "as_turns", "num_choices", "speculation_of", "to_requests"]
 
-#: Drafters that read what a caller predicts.
-_READERS = ("prediction", "hybrid")
 #: Methods whose default length is known without a draft model.
 _DRAFTLESS = ("ngram", "suffix", "prediction")
 
@@ -91,7 +89,7 @@ def to_requests(
         If something cannot be honoured.
     """
     speculation = speculation_of(wire, engine, config)
-    options = _options(wire, speculation)
+    options = _options(wire, speculation, engine)
     requests: list[GenerateRequest] = []
     prompts = _prompts(wire) if isinstance(wire, CompletionRequest) else [as_turns(wire.messages)]
     for prompt in prompts:
@@ -173,7 +171,9 @@ def as_turns(messages: Sequence[ChatMessage]) -> list[dict[str, str]]:
     ]
 
 
-def _options(wire: CompletionRequest | ChatRequest, speculation: Speculation) -> dict[str, Any]:
+def _options(
+    wire: CompletionRequest | ChatRequest, speculation: Speculation, engine: Engine
+) -> dict[str, Any]:
     spec = wire.speculative_config or RequestSpeculation()
     knobs = {key: getattr(spec, key) for key in RULE_OWNERS if getattr(spec, key) is not None}
     if knobs.get("synthetic_acceptance_rates") is not None:
@@ -194,7 +194,7 @@ def _options(wire: CompletionRequest | ChatRequest, speculation: Speculation) ->
         "logprobs_mode": wire.logprobs_mode,
         "grammar": _grammar(wire),
         "prediction": "" if wire.prediction is None else _text(wire.prediction.content),
-        "tenant": wire.user or "",
+        "tenant": wire.user if wire.user and _shares(engine) else "",
         "num_speculative_tokens": speculation.kappa,
         "proposer": speculation.proposer,
         "rule": rule_from(spec.rejection_sample_method, knobs, allow_lossy=spec.allow_lossy),
@@ -288,20 +288,25 @@ def _reader(proposer: str | None, asked: int | None, engine: Engine) -> str:
     if asked == 0:
         raise ConfigError("prediction has no effect with num_speculative_tokens 0; expected more")
     if proposer is not None:
-        if proposer not in _READERS:
+        if not reads(engine.core.proposers[proposer], "prediction"):
             raise ConfigError(
                 f"prediction has no effect with the method {proposer!r}; expected "
-                f"{' or '.join(map(repr, _READERS))}"
+                "'prediction' or 'hybrid'"
             )
         return proposer
     default = engine.core.default_proposer
-    for name in (default, *_READERS):
-        if name in _READERS and name in engine.core.proposers:
+    for name in (default, *engine.core.proposers):
+        if reads(engine.core.proposers.get(name), "prediction"):
             return name
     raise ConfigError(
         "prediction needs a drafter that reads it, which this server has not; expected it to be "
         'started with --speculative-config \'{"method": "prediction"}\''
     )
+
+
+def _shares(engine: Engine) -> bool:
+    """Say whether a drafter keeps outputs; clients send ``user`` to servers without one too."""
+    return any(reads(drafter, "tenant") for drafter in engine.core.proposers.values())
 
 
 def _length(proposer: str | None) -> int:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from draftproof.audit import Plan
     from draftproof.audit.subjects import Policy
     from draftproof.core.params import SamplingParams
-    from draftproof.core.types import BackendInfo
+    from draftproof.core.types import ModelInfo
 
 __all__ = [
     "AuditSize",
@@ -302,7 +302,7 @@ class AuditSize:
         return secrets.randbits(60) if self.seed is None else self.seed
 
 
-def reference_note(name: str, info: BackendInfo) -> str:
+def reference_note(name: str, info: ModelInfo) -> str:
     """Return what a reference was, for the certificate: its name, runtime and precision."""
     return f"{name} ({info.runtime}, {info.precision})"
 

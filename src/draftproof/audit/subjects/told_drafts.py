@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 from draftproof.audit.draft_totals import DraftTotals
 from draftproof.metrics import EngineSnapshot
@@ -129,7 +129,7 @@ def _grown(before: int | None, after: int | None) -> int | None:
     return after - before
 
 
-def _is_count(value: Any) -> bool:
+def _is_count(value: Any) -> TypeGuard[int]:
     return type(value) is int and value >= 0
 
 

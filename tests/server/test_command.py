@@ -222,3 +222,15 @@ def test_the_drafters_that_requests_may_choose(tmp_path, words, offered):
     answer = CliRunner().invoke(app, ["serve", *words], obj=context)
     assert "enough" in answer.stderr
     assert asked == [offered]
+
+
+@pytest.mark.parametrize("tokens", [0, 1000])
+def test_sharing_by_a_name_that_nobody_checks_is_told(tmp_path, tokens):
+    def load(model, **options):
+        raise ConfigError("enough")
+
+    given = f'{{"method": "suffix", "suffix_tenant_tokens": {tokens}}}'
+    context = CliContext(load=load, cache_dir=tmp_path)
+    answer = CliRunner().invoke(app, ["serve", "--speculative-config", given], obj=context)
+    assert "enough" in answer.stderr
+    assert ("a name that nobody checks" in " ".join(answer.stderr.split())) is (tokens > 0)

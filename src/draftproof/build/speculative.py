@@ -97,7 +97,8 @@ class SpeculativeConfig(BaseModel):
         *Ours*: most tokens of a request that are searched, newest first.
     suffix_tenant_tokens : int
         *Ours*: most tokens of earlier outputs that are kept per tenant and searched for
-        its later requests. 0 shares nothing.
+        its later requests. 0, the default, shares nothing. A server takes the tenant from
+        the field ``user``, which nobody checks: only where all clients may read each other.
     prediction_min_context : int
         *Ours*: agreeing tokens from which on a place in a predicted output is trusted.
     prediction_min_score : float

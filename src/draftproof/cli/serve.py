@@ -175,6 +175,11 @@ def serve(
     )
     if not config.is_local and api_key is None:
         notes.say(f"note: {host} is open to others and there is no --api-key")
+    if speculation.get("suffix_tenant_tokens"):
+        notes.say(
+            "note: suffix_tenant_tokens shares earlier outputs between requests of one `user`, a "
+            "name that nobody checks: whoever sends another's may see parts of her outputs"
+        )
     told = {
         "speculative_config": speculation,
         "max_rows": max_rows,

@@ -12,14 +12,16 @@ from draftproof.evidence import (
     Calibrations,
     Counts,
     JointLaw,
+    discrepancies,
     draws_needed,
     draws_to_detect,
     estimate_tv,
     power_of_fixture,
     smallest_detectable,
 )
-from draftproof.evidence.directions import half_mass_shift, random_shift
+from draftproof.evidence.directions import half_mass_shift, random_shift, top_shifts
 from draftproof.evidence.power import noncentrality
+from draftproof.evidence.sequential_power import smallest_sequential
 
 TEXTS = tuple(product(range(3), repeat=4))
 
@@ -78,6 +80,38 @@ def test_the_smallest_detectable_bias_is_detected_and_half_of_it_is_not() -> Non
         assert (power.worst > 0.95) == seen
     assert smallest_detectable([law], [0], calibrations) == 1.0
     assert smallest_detectable([law], [20], calibrations) == 1.0
+
+
+PEAK = np.array([0.97, 0.02, 0.01])
+
+
+def test_a_peaked_law_has_a_smallest_bias_and_it_is_seen() -> None:
+    """Power at the stated size at least 0.97 in the worst direction, false alarms at most 0.01."""
+    law = JointLaw(((0,), (1,), (2,)), PEAK, 1)
+    calibrations, rng = Calibrations(20_000, seed=5), np.random.default_rng(5)
+    found = smallest_detectable([law], [20_000], calibrations, repeats=400, directions=4)
+    assert 0.003 < found < 0.015
+    fit = calibrations.of(PEAK, 20_000)
+
+    def alarm(probs: np.ndarray) -> float:
+        p = fit.p_values(*discrepancies(rng.multinomial(20_000, probs, 1000), PEAK))
+        return float((p <= 1e-3).mean())
+
+    assert alarm(PEAK) <= 0.01
+    shifts = top_shifts(PEAK, found)
+    assert len(shifts) == 4
+    assert min(map(alarm, shifts)) > 0.97
+    assert min(map(alarm, top_shifts(PEAK, found / 2))) < 0.9
+    assert 0.003 < smallest_sequential([law], [20_000], 1e-3, 0.99) < 0.03
+
+
+def test_what_a_certain_law_forbids_is_seen_as_often_as_it_is_drawn() -> None:
+    law, calibrations = JointLaw(((0, 0),), np.ones(1), 2), Calibrations(5000)
+    found = smallest_detectable([law], [1000], calibrations)
+    assert 1 - (1 - found) ** 1000 == pytest.approx(0.99)
+    assert power_of_fixture([law], [1000], found, calibrations).worst == pytest.approx(0.99)
+    assert smallest_sequential([law], [1000], 1e-3, 0.99) == found
+    assert smallest_detectable([law], [0], calibrations) == 1.0
 
 
 def test_twenty_prompts_see_a_shared_bias_that_none_sees_alone() -> None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["half_mass_shift", "random_shift"]
+__all__ = ["half_mass_shift", "has_half_mass", "random_shift", "smallest_impossible", "top_shifts"]
+
+#: Sets of the likeliest outcomes that grow and shrink where no set holds half the mass.
+_TOP_SETS = 4
 
 
 def half_mass_shift(
@@ -68,3 +71,70 @@ def random_shift(
             if shifted.min() >= 0:
                 return shifted
     return None
+
+
+def has_half_mass(probs: NDArray[np.float64]) -> bool:
+    """Return whether `half_mass_shift` finds a set for a small shift of a law.
+
+    Parameters
+    ----------
+    probs : ndarray of float64, shape (K,)
+        The law.
+
+    Returns
+    -------
+    bool
+        False for laws of which one outcome has most of the mass.
+    """
+    rng = np.random.default_rng(0)
+    return any(half_mass_shift(probs, 1e-9, rng) is not None for _ in range(8))
+
+
+def top_shifts(probs: NDArray[np.float64], tv: float) -> list[NDArray[np.float64]]:
+    """Move mass, in proportion, out of the likeliest outcomes and into them.
+
+    The worst directions of laws that have no set of half the mass: sets of the one, two,
+    three or four likeliest outcomes are the nearest to half that a peaked law has.
+
+    Parameters
+    ----------
+    probs : ndarray of float64, shape (K,)
+        The law.
+    tv : float
+        Mass that moves.
+
+    Returns
+    -------
+    list of ndarray of float64, shape (K,)
+        Those that the law can take; for a certain law none.
+    """
+    order = np.argsort(-probs, kind="stable")
+    found = []
+    for size in range(1, min(_TOP_SETS, len(probs) - 1) + 1):
+        top = np.zeros(len(probs), dtype=bool)
+        top[order[:size]] = True
+        share = float(probs[top].sum())
+        for sign, room in ((1, 1 - share), (-1, share)):
+            if tv < room:
+                grown, rest = 1 + sign * tv / share, 1 - sign * tv / (1 - share)
+                found.append(np.where(top, probs * grown, probs * rest))
+    return found
+
+
+def smallest_impossible(num_draws: int, power: float) -> float:
+    """Return the smallest mass of impossible outcomes that draws show.
+
+    Parameters
+    ----------
+    num_draws : int
+        Draws.
+    power : float
+        Probability wanted.
+
+    Returns
+    -------
+    float
+        ``t`` with ``1 - (1 - t)**n = power``: one such draw is an alarm. Every bias of a
+        law that is certain is of this kind. 1 without draws.
+    """
+    return 1.0 if num_draws < 1 else float(-np.expm1(np.log1p(-power) / num_draws))

@@ -4,7 +4,8 @@ A pass says nothing without this. The alternatives are worst directions: a set o
 outcomes of about half the mass grows in proportion, the rest shrinks. Of all biases
 of one total variation that is the one of least chi-squared distance, ``4 TV**2``, and
 no worse one was found by search. Random directions are easier, by 1.6 in draws and
-more.
+more. Peaked laws have no such set: of those the likeliest outcomes grow and shrink
+(`draftproof.evidence.directions.top_shifts`), and what a certain law forbids is an alarm.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import zip_longest
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +23,13 @@ from scipy.stats import beta, chi2, ncx2
 
 from draftproof.errors import ConfigError
 from draftproof.evidence.calibration import Calibrations, discrepancies, seed_of
-from draftproof.evidence.directions import half_mass_shift, random_shift
+from draftproof.evidence.directions import (
+    half_mass_shift,
+    has_half_mass,
+    random_shift,
+    smallest_impossible,
+    top_shifts,
+)
 from draftproof.evidence.joint_law import JointLaw
 
 __all__ = [
@@ -174,7 +182,8 @@ def power_of_fixture(
     Returns
     -------
     Power
-        Zero where no direction of that size is possible, as for a law that is certain.
+        Zero where no direction of that size is possible. Where all laws are certain it
+        is that of an impossible outcome among the draws, and no direction is counted.
         A prompt that cannot be biased by so much follows its reference.
 
     Raises
@@ -183,24 +192,28 @@ def power_of_fixture(
         If the calibrations have too few samples for the level.
     """
     calibrations.require_level(alpha)
+    if all(len(law) == 1 for law in laws):
+        seen = float(1 - (1 - tv) ** sum(draws))
+        return Power(tv, seen, seen, seen, 0)
     names = [(law.digest(), n) for law, n in zip(laws, draws, strict=True)]
     rng = seed_of(calibrations.seed, "power", repr(names))
 
+    def rate(biased: Sequence[NDArray[np.float64] | None]) -> float:
+        p = [
+            calibrations.of(law.probs, n, stream=i).p_values(
+                *discrepancies(rng.multinomial(n, _law_of(row, law), repeats), law.probs)
+            )
+            for i, (law, n, row) in enumerate(zip(laws, draws, biased, strict=True))
+        ]
+        return float(alarms(np.stack(p, axis=1), alpha).mean())
+
     def rates(shift: Shift) -> list[float]:
-        found = []
-        for _ in range(directions):
-            biased = [shift(law.probs, tv, rng) for law in laws]
-            if any(row is not None for row in biased):
-                p = [
-                    calibrations.of(law.probs, n, stream=i).p_values(
-                        *discrepancies(rng.multinomial(n, _law_of(row, law), repeats), law.probs)
-                    )
-                    for i, (law, n, row) in enumerate(zip(laws, draws, biased, strict=True))
-                ]
-                found.append(float(alarms(np.stack(p, axis=1), alpha).mean()))
-        return found
+        rows = ([shift(law.probs, tv, rng) for law in laws] for _ in range(directions))
+        return [rate(biased) for biased in rows if any(row is not None for row in biased)]
 
     worst, random = rates(half_mass_shift), rates(random_shift)
+    if not any(has_half_mass(law.probs) for law in laws):
+        worst += [rate(biased) for biased in zip_longest(*(top_shifts(x.probs, tv) for x in laws))]
     mean_random = float(np.mean(random)) if random else 0.0
     if not worst:
         return Power(tv, 0.0, 0.0, mean_random, 0)
@@ -249,6 +262,8 @@ def smallest_detectable(
         To three per cent; 1 where no bias below one half is seen, or none could be
         realised.
     """
+    if all(len(law) == 1 for law in laws):
+        return smallest_impossible(sum(draws), power)
     if not any(n and len(law) > 1 for law, n in zip(laws, draws, strict=True)):
         return 1.0
 
@@ -265,6 +280,10 @@ def smallest_detectable(
         low, high = high, high * 1.3
         if high > 0.5:
             return 1.0
+    if not any(has_half_mass(law.probs) for law in laws):
+        # Peaked laws show less than the chi-squared distance of half a mass.
+        while low > 1e-7 and seen(low) >= power:
+            low, high = low / 2, low
     while high / low > 1.03:
         middle = math.sqrt(low * high)
         if seen(middle) >= power:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln, logsumexp
 
 from draftproof.evidence.calibration import seed_of
-from draftproof.evidence.directions import half_mass_shift
+from draftproof.evidence.directions import (
+    half_mass_shift,
+    has_half_mass,
+    smallest_impossible,
+    top_shifts,
+)
 from draftproof.evidence.joint_law import JointLaw
 from draftproof.evidence.sequential import DISTANCES
 
@@ -48,8 +54,7 @@ def sequential_power(
     names = [(law.digest(), n) for law, n in zip(laws, draws, strict=True)]
     rng = seed_of(seed, "sequential", repr(names), repr(tv))
     rates = []
-    for _ in range(_DIRECTIONS):
-        biased = [half_mass_shift(law.probs, tv, rng) for law in laws]
+    for biased in _shifts(laws, tv, rng):
         if all(row is None for row in biased):
             continue
         values = np.zeros((_REPEATS, len(laws)))
@@ -62,6 +67,17 @@ def sequential_power(
         joint = np.logaddexp(product, mean) - math.log(2)
         rates.append(float((joint >= -math.log(alpha)).mean()))
     return min(rates, default=0.0)
+
+
+def _shifts(
+    laws: Sequence[JointLaw], tv: float, rng: np.random.Generator
+) -> Iterator[Sequence[NDArray[np.float64] | None]]:
+    """Yield worst directions: of half the mass, or of the likeliest outcomes in peaked laws."""
+    if any(has_half_mass(law.probs) for law in laws):
+        for _ in range(_DIRECTIONS):
+            yield [half_mass_shift(law.probs, tv, rng) for law in laws]
+    else:
+        yield from zip_longest(*(top_shifts(law.probs, tv) for law in laws))
 
 
 def smallest_sequential(
@@ -93,6 +109,8 @@ def smallest_sequential(
         As a total variation distance, shared by all prompts; 1 where even a bias of 0.35
         stays unseen.
     """
+    if all(len(law) == 1 for law in laws):
+        return smallest_impossible(sum(draws), power)
 
     def sees(tv: float) -> bool:
         return sequential_power(laws, draws, tv, alpha, seed=seed) >= power
@@ -114,6 +132,8 @@ def smallest_sequential(
 
 def _log_mixtures(probs: NDArray[np.float64], cells: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return the Dirichlet half of `log_e_value` for rows of counts, shape (R,)."""
+    if len(probs) == 1:
+        return np.zeros(len(cells))
     n = cells.sum(axis=1)
     null = cells @ np.log(probs)
     unknown = []

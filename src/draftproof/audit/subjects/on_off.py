@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import xlogy
+from scipy.stats import beta
 
 from draftproof.audit.draft_totals import DraftTotals
 from draftproof.audit.evidence_file import Plan
@@ -17,7 +18,7 @@ from draftproof.audit.shown_drafts import LEAST_SHARE
 from draftproof.errors import ConfigError
 from draftproof.evidence import TwoSampleTest, two_sample_counts
 from draftproof.evidence.calibration import seed_of
-from draftproof.evidence.directions import half_mass_shift
+from draftproof.evidence.directions import half_mass_shift, has_half_mass, top_shifts
 
 __all__ = ["SCHEMA", "OnOffEvidence", "OnOffVerdict", "TextCounts", "judge_on_off"]
 
@@ -257,6 +258,9 @@ def _smallest(on: NDArray[np.int64], off: NDArray[np.int64], level: float, plan:
     """Return the smallest shift of the pooled law that the test sees; 1 where it sees none."""
     pooled = (on + off) / (on.sum() + off.sum())
     n, m = int(on.sum()), int(off.sum())
+    if np.count_nonzero(pooled) == 1:
+        return _smallest_other(n, m, level, plan.power)
+    is_peaked = not has_half_mass(pooled)
     rng = seed_of(plan.seed, "on-off", on.tobytes(), off.tobytes())
     null = _tv_and_g(rng.multinomial(n, pooled, 4000), rng.multinomial(m, pooled, 4000))
     # Half of the level for each statistic: a little less power than the min-p test has.
@@ -264,8 +268,8 @@ def _smallest(on: NDArray[np.int64], off: NDArray[np.int64], level: float, plan:
 
     def power(tv: float) -> float:
         hits = []
-        for _ in range(_DIRECTIONS):
-            moved = half_mass_shift(pooled, tv, rng)
+        shifts = [half_mass_shift(pooled, tv, rng) for _ in range(_DIRECTIONS)]
+        for moved in top_shifts(pooled, tv) if is_peaked else shifts:
             if moved is None:
                 continue
             found = _tv_and_g(
@@ -282,6 +286,16 @@ def _smallest(on: NDArray[np.int64], off: NDArray[np.int64], level: float, plan:
         middle = (low + high) / 2
         low, high = (low, middle) if power(middle) >= plan.power else (middle, high)
     return high
+
+
+def _smallest_other(n: int, m: int, level: float, power: float) -> float:
+    """Return the mass of outcomes unseen in both samples that one of them would have shown."""
+    fewer = min(n, m)
+    # A permutation puts k such draws on one side with (share of the side)**k.
+    needed = int(np.ceil(np.log(level / 4) / np.log(max(n, m) / (n + m)))) + 1
+    if needed >= fewer:
+        return 1.0
+    return float(beta.ppf(power, needed, fewer - needed + 1))
 
 
 def _quantile(values: NDArray[np.float64], share: float) -> float:

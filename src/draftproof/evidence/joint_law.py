@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -208,10 +209,10 @@ def count_draws(law: JointLaw, draws: ArrayLike | Iterable[Sequence[int]]) -> Co
         counted: dict[Outcome, int] = {}
         for row, times in seen:
             counted[row] = counted.get(row, 0) + times
-        kept: Sequence[Sequence[int]] = draws[:, : law.horizon]
+        kept: Sequence[Sequence[int]] = draws[:, : law.horizon]  # type: ignore[assignment]
     else:
-        kept = [tuple(map(int, draw)) for draw in draws]  # type: ignore[union-attr, arg-type]
-        counted = dict(Counter(kept))  # type: ignore[arg-type]
+        listed = [tuple(map(int, draw)) for draw in cast("Iterable[Sequence[int]]", draws)]
+        kept, counted = listed, dict(Counter(listed))
     cells = np.zeros(len(law), dtype=np.int64)
     impossible: dict[Outcome, int] = {}
     for raw, times in counted.items():
@@ -244,7 +245,11 @@ def draw_slots(law: JointLaw, draws: ArrayLike | Iterable[Sequence[int]]) -> tup
     ConfigError
         As `count_draws`.
     """
-    rows = draws[:, : law.horizon].tolist() if isinstance(draws, np.ndarray) else list(draws)  # type: ignore[arg-type]
+    rows: list[Sequence[int]] = (
+        draws[:, : law.horizon].tolist()
+        if isinstance(draws, np.ndarray)
+        else list(cast("Iterable[Sequence[int]]", draws))
+    )
     known: dict[Outcome, int] = {}
     slots = []
     for row in rows:

@@ -83,8 +83,12 @@ def growth_of(
 
     Parameters
     ----------
-    budget, acceptance, widths
-        As `shape_of` takes them.
+    budget : int
+        Most nodes, as `shape_of` takes it.
+    acceptance : float
+        See `shape_of`.
+    widths : sequence of int, optional
+        See `shape_of`.
 
     Returns
     -------

@@ -35,10 +35,12 @@ class SuffixTreeProposer:
 
     Parameters
     ----------
-    min_match, max_match, window, max_votes, tenant_tokens, max_tenants : int
+    min_match, max_match : int
         As of `draftproof.proposers.SuffixProposer`.
     min_score : float, default 0.1
         Nodes whose product is below this are left out; in (0, 1].
+    window, max_votes, tenant_tokens, max_tenants : int
+        As of `draftproof.proposers.SuffixProposer`.
 
     Raises
     ------

@@ -293,3 +293,37 @@ def test_rows_give_the_tables_back() -> None:
         fault = fault_named(name)
         again = fault.joint_law(tables, KAPPA, HORIZON)
         assert again == pytest.approx(fault.joint_law(TABLES, KAPPA, HORIZON))
+
+
+@pytest.mark.parametrize(
+    ("columns", "named"),
+    [
+        (((5,), (5,), (-3,), (False,)), "-3 tokens emitted"),
+        (((2.5,), (1,), (2,), (False,)), "drafted 2.5"),
+        (((2,), (1,), (True,), (False,)), "emitted True"),
+        (((2,), (3,), (4,), (False,)), "3 drafts kept of 2"),
+    ],
+)
+def test_rounds_that_cannot_be_are_refused(columns, named) -> None:
+    with pytest.raises(ConfigError, match=named):
+        RoundLog(*columns)
+    RoundLog((5,), (5,), (5,), (False,))  # a missing bonus token is a finding
+
+
+@pytest.mark.parametrize(
+    ("entry", "change", "named"),
+    [
+        ("counts", lambda held: [held[0] + 0.5, *held[1:]], "count is"),
+        ("counts", lambda held: ["7", *held[1:]], "count is '7'"),
+        ("impossible", lambda _held: [[[9, 9, 9], -2]], "impossible outcome is -2"),
+        ("rounds", lambda held: [[*held[0][:4], -3], *held[1:]], "equal rounds is -3"),
+        ("serial", lambda _held: ["a"], "draw in order is 'a'"),
+        ("serial", lambda _held: [0, -2], "draw in order is -2"),
+    ],
+)
+def test_numbers_of_a_file_that_cannot_be_are_refused(stored, entry, change, named) -> None:
+    held = json.loads(json.dumps(stored))
+    prompt = held["evidence"]["prompts"][0]
+    prompt[entry] = change(prompt.get(entry, []))
+    with pytest.raises(ConfigError, match=named):
+        Evidence.from_json(held["evidence"])

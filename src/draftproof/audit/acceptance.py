@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,6 +23,7 @@ __all__ = [
     "RoundLog",
     "audit_acceptance",
     "block_optimum",
+    "is_whole",
     "most_accepted",
     "token_optimum",
 ]
@@ -109,6 +111,22 @@ def most_accepted(tables: Tables, kappa: int, rule: str = "block", context: Pref
     return total
 
 
+def is_whole(number: object) -> bool:
+    """Say whether something is an integer, and no truth value.
+
+    Parameters
+    ----------
+    number : object
+        Anything.
+
+    Returns
+    -------
+    bool
+        True for Python's and numpy's integers.
+    """
+    return isinstance(number, Integral) and not isinstance(number, bool)
+
+
 @dataclass(frozen=True, slots=True)
 class RoundLog:
     """What a decoder reports of its rounds.
@@ -135,9 +153,16 @@ class RoundLog:
         count = len(self.drafted)
         if {len(self.accepted), len(self.emitted), len(self.cut)} != {count}:
             raise ConfigError(f"{count} rounds with other numbers of accepted, emitted or cut")
-        for drafted, accepted in zip(self.drafted, self.accepted, strict=True):
+        for drafted, accepted, emitted in zip(
+            self.drafted, self.accepted, self.emitted, strict=True
+        ):
+            if not all(is_whole(number) for number in (drafted, accepted, emitted)):
+                told = f"drafted {drafted!r}, kept {accepted!r}, emitted {emitted!r}"
+                raise ConfigError(f"a round that {told}: expected whole numbers")
             if not 0 <= accepted <= drafted:
                 raise ConfigError(f"{accepted} drafts kept of {drafted}: expected 0..{drafted}")
+            if emitted < 0:
+                raise ConfigError(f"{emitted} tokens emitted in a round: expected 0 or more")
 
 
 @dataclass(frozen=True, slots=True)

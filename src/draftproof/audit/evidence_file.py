@@ -7,14 +7,14 @@ whoever holds it, without the decoder and without the model.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from itertools import groupby
 from typing import Any
 
 import numpy as np
 
-from draftproof.audit.acceptance import RoundLog
+from draftproof.audit.acceptance import RoundLog, is_whole
 from draftproof.audit.draft_totals import DraftTotals
 from draftproof.audit.rounds import Prefix, Tables
 from draftproof.audit.table_law import TableLaw, items_of
@@ -311,12 +311,15 @@ def _prompt_from_json(stored: Mapping[str, Any]) -> PromptEvidence:
         stored["horizon"],
         frozenset(stored["eos_token_ids"]),
     )
+    _check_whole("count", stored["counts"], 0)
+    _check_whole("count of an impossible outcome", (n for _key, n in stored["impossible"]), 1)
     cells = np.array(stored["counts"], dtype=np.int64)
     if cells.shape != (len(law),) or cells.min(initial=0) < 0:
         raise ConfigError(f"{len(cells)} counts of {len(law)} outcomes: expected one each")
     counts = Counts(cells, {tuple(key): times for key, times in stored["impossible"]})
     rounds = model = None
     if "rounds" in stored:
+        _check_whole("number of equal rounds", (row[4] for row in stored["rounds"]), 1)
         rows = [row[:4] for row in stored["rounds"] for _ in range(row[4])]
         columns = zip(*rows, strict=True) if rows else ((), (), (), ())
         rounds = RoundLog(*(tuple(column) for column in columns))
@@ -330,8 +333,15 @@ def _prompt_from_json(stored: Mapping[str, Any]) -> PromptEvidence:
             held["max_speculative_rounds"],
         )
     serial = tuple(stored["serial"]) if "serial" in stored else None
+    _check_whole("outcome of a draw in order", serial or (), -1)
     totals = DraftTotals(**stored["totals"]) if "totals" in stored else None
     return PromptEvidence(stored["name"], law, counts, rounds, model, serial, totals)
+
+
+def _check_whole(what: str, numbers: Iterable[object], least: int) -> None:
+    for number in numbers:
+        if not is_whole(number) or number < least:  # type: ignore[operator]
+            raise ConfigError(f"{what} is {number!r}; expected a whole number from {least} on")
 
 
 def _rows_to_json(rows: Mapping[Prefix, Mapping[int, float]]) -> list[list[Any]]:

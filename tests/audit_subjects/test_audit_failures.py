@@ -84,7 +84,8 @@ def test_a_server_that_fails_is_not_biased():
     with ThreadingHTTPServer(("127.0.0.1", 0), _Broken) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}"
-        words = ("--model", "m", "--reference", "none", "--prompt", "p", "--off-body", "{}")
+        words = ("--model", "m", "--reference", "none", "--prompt", "p")
+        words += ("--off-body", '{"spec": false}')
         failed = run("http", f"{url}/500", *words, *SIZE)
         empty = run("http", f"{url}/200", *words, *SIZE)
         server.shutdown()

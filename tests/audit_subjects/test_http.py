@@ -48,7 +48,7 @@ def completion(text):
 def test_requests_say_what_the_policy_says_and_have_seeds_of_their_own():
     seen = []
     transport = server(lambda body: completion(str(body["seed"])), seen)
-    spelling = Spelling("m", {"speculate": True})
+    spelling = Spelling("m", {"speculate": True, "top_k": 40, "min_p": 0.0})
     subject = HttpCompletions("http://x:1/", spelling, connections=1, transport=transport)
     assert subject.answers("hello", POLICY, 3, 2**31 - 1).texts == [str(2**31 - 1), "0", "1"]
     url, body = seen[0]
@@ -59,6 +59,7 @@ def test_requests_say_what_the_policy_says_and_have_seeds_of_their_own():
         "max_tokens": 2,
         "temperature": 0.5,
         "top_k": 2,
+        "min_p": 0.0,
         "stream": False,
         "speculate": True,
         "seed": 2**31 - 1,

@@ -11,7 +11,7 @@ import typer
 from draftproof.cli import audit_engine_modes as m
 from draftproof.cli import audit_options as a
 from draftproof.cli import options as o
-from draftproof.cli import values as v
+from draftproof.cli.audit_body import request_fields
 from draftproof.cli.audit_finish import Outputs, finish, versions
 from draftproof.cli.context import CliContext
 from draftproof.cli.flat_options import flat
@@ -99,6 +99,7 @@ def http(
         HttpCompletions,
         Spelling,
     )
+    from draftproof.core.params import SamplingParams
 
     context: CliContext = ctx.obj
     drafts = common.stated()
@@ -108,7 +109,9 @@ def http(
     if no_seed:
         refuse(ctx, ["seed"], "of no use with --no-seed")
     policy = a.policy_of(common.horizon, order=FILTER_ORDERS[order.value], **common.knobs(more))
-    extra = {} if body is None else v.json_object(body, "--body")
+    # A matrix sets each parameter in its turn; the others are at rest.
+    audited = SamplingParams() if matrix else policy.params
+    extra = request_fields(body, "--body", audited)
     on = HttpCompletions(url, Spelling(name, extra, not no_seed), connections=connections)
     named, horizon = common.named, common.horizon
     if matrix:
@@ -139,7 +142,7 @@ def http(
         raise ConfigError("--reference none: expected --off-url or --off-body beside it")
     if drafts is a.Drafts.NONE:
         raise ConfigError("--drafts none: of no use with --reference none, on against off")
-    switched = extra | ({} if off_body is None else v.json_object(off_body, "--off-body"))
+    switched = extra | request_fields(off_body, "--off-body", audited)
     off = HttpCompletions(
         off_url or url, Spelling(name, switched, not no_seed), connections=connections
     )

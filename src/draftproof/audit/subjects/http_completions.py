@@ -56,7 +56,8 @@ class Spelling:
     model : str
         Name of the model at the server.
     extra : mapping of str to object
-        Fields added to every request, such as a switch that turns speculation off.
+        Fields added to every request, such as a switch that turns speculation off. What
+        the policy sets stands before them.
     sends_seed : bool, default True
         Whether every request has a seed of its own.
     """
@@ -191,6 +192,7 @@ class HttpCompletions:
         changed = {k: v for k, v in known.items() if v != getattr(resting, k)}
         bias = {str(token): value for token, value in params.logit_bias.items()}
         return {
+            **self._spelling.extra,  # first: what the policy sets is what is audited
             "model": self._spelling.model,
             "prompt": prompt if isinstance(prompt, str) else list(prompt),
             "max_tokens": policy.horizon,
@@ -198,7 +200,6 @@ class HttpCompletions:
             "stream": False,
             **changed,
             **({"logit_bias": bias} if bias else {}),
-            **self._spelling.extra,
         }
 
 

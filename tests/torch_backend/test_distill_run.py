@@ -115,7 +115,7 @@ def test_text_of_the_user_is_read_instead(target, tmp_path):
     (tmp_path / "texts").mkdir()
     (tmp_path / "texts" / "one.txt").write_text("the quick brown fox jumps over the dog " * 40)
     lines = []
-    plan = DistillPlan(0.01, tmp_path / "texts", num_tokens=1000, draft_vocab_size=32)
+    plan = DistillPlan(0.1, tmp_path / "texts", num_tokens=1000, draft_vocab_size=32)
     made = distill(target, Letters(), plan, tmp_path / "head", progress=lines.append)
     assert made.num_recorded >= 1000
     text = set(Letters().encode("the quick brown fox jumps over the dog "))

@@ -289,3 +289,17 @@ def test_a_part_that_never_tells_is_asked_before_weak_copies_and_after_firm_ones
     for sign, first in ((1, "silent"), (2, "a"), (3, "a")):
         proposer = hybrid([Telling(sign, "a"), silent], enough=1)
         assert proposer.propose([asked])[0].sources == (first,), sign
+
+
+def test_the_last_part_is_not_looked_up_twice_where_no_other_would_draft():
+    class Counting(Telling):
+        asked = 0
+
+        def foretell(self, request_id, token_ids):
+            self.asked += 1
+            return self.sign
+
+    for sign, asked in ((0, 0), (1, 1)):
+        last = Counting(3, "b")
+        hybrid([Telling(sign, "a"), last], enough=1).propose([sampled([1, 2], 3)])
+        assert last.asked == asked

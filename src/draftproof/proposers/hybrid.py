@@ -243,7 +243,21 @@ class HybridProposer:
 
     def _ranked(self, request: ProposalRequest) -> list[int]:
         """Order the draftless parts for one row, by committed tokens alone."""
+        # Parts that tell 0 draft nothing: where all but the last do, its look-up need not be
+        # made here as well as when it drafts.
+        others = self._draftless[:-1]
+        if all(self._is_idle(part, request) for part in others):
+            return [len(others), *range(len(others))]
         return _falling(self._signs(request.request_id, request.token_ids))
+
+    def _is_idle(self, part: DraftlessProposer, request: ProposalRequest) -> bool:
+        """Say whether a part tells that it would draft nothing."""
+        if not isinstance(part, Foreteller):
+            return False
+        try:
+            return part.foretell(request.request_id, request.token_ids) == 0
+        except Exception:  # noqa: BLE001  asked to draft it leaves a note
+            return False
 
     def _signs(self, request_id: str, token_ids: Sequence[int]) -> list[int]:
         """Ask every part for its sign; not those behind one that none can surpass."""

@@ -40,6 +40,12 @@ def distill(
     rate: Annotated[
         float, typer.Option("--rate", help="Scale of the learning rates; less for noisy text.")
     ] = 1.0,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--start", help="Trained head to start from: smollm2-head, or a folder of distill."
+        ),
+    ] = None,
     prompts: Annotated[
         int, typer.Option("--prompts", min=1, help="Held-out prompts of the last table, at most.")
     ] = 6,
@@ -62,6 +68,7 @@ def distill(
     from draftproof.build.heads import load_head
     from draftproof.distill.corpus import Corpus
     from draftproof.distill.speed import beginnings, measure_speed
+    from draftproof.distill.start import read_start
     from draftproof.distill.texts import text_files
     from draftproof.distill.work import check_folder
 
@@ -72,8 +79,9 @@ def distill(
         draft_vocab_size=draft_vocab,
         seed=seed,
         rate=rate,
+        # Loading takes a while: whatever can be refused before is.
+        start=None if start is None else read_start(start),
     )
-    # Loading takes a while: whatever can be refused before is.
     check_folder(output)
     if text is not None:
         text_files(text)

@@ -70,6 +70,8 @@ class Origin:
         Number of the shard that comes after those that belong to ``files``.
     is_closed : bool, default False
         Whether an earlier version read texts and did not tell which: none are added.
+    start : str, default ""
+        Name of the head that training started from; empty for the linear guess.
     """
 
     target: str
@@ -81,6 +83,7 @@ class Origin:
     files: tuple[TextFile, ...] = ()
     num_shards: int = 0
     is_closed: bool = False
+    start: str = ""
 
 
 def text_file(path: Path, name: str) -> TextFile:
@@ -132,6 +135,7 @@ def check_origin(known: Origin, asked: Origin, folder: Path) -> None:
         ("the text", kinds[known.text], kinds[asked.text]),
         ("--draft-vocab", known.draft_vocab_size, asked.draft_vocab_size),
         ("the precision of the target", known.precision, asked.precision),
+        ("--start", known.start or "not given", asked.start or "not given"),
     )
     for name, before, now in differences:
         if before != now:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from time import monotonic
 from typing import Final
@@ -19,6 +19,7 @@ from draftproof.distill.held_out import mark
 from draftproof.distill.network import DraftHead
 from draftproof.distill.origin import Origin, write_origin
 from draftproof.distill.record import Recorder, Wanted, record_answers
+from draftproof.distill.start import StartHead
 from draftproof.distill.target_head import TargetHead
 from draftproof.distill.texts import record_texts, text_files
 from draftproof.distill.train import Trained, TrainingPlan, train
@@ -57,6 +58,8 @@ class DistillPlan:
         Of prompts, answers, weights and order.
     rate : float, default 1.0
         Scale of the learning rates.
+    start : StartHead, optional
+        A trained head to start from; the linear guess when None.
 
     Raises
     ------
@@ -71,6 +74,7 @@ class DistillPlan:
     rows: int = 48
     seed: int = 0
     rate: float = 1.0
+    start: StartHead | None = None
 
     def __post_init__(self) -> None:
         """Check ranges."""
@@ -141,7 +145,8 @@ def distill(
         If the target's width is no multiple of 64, nothing can be recorded, or the folder was
         made from another model, other texts, or for another number of tokens.
     IncompatibleModelsError
-        If the target gives no hidden states, or none that explain its logits.
+        If the target gives no hidden states, or none that explain its logits, or the head to
+        start from is of another target.
     ModelFileError
         If what an earlier run left does not fit.
     """
@@ -150,9 +155,15 @@ def distill(
     if plan.texts is not None:
         text_files(plan.texts)
     borrowed = borrow(target)
-    _shape(borrowed, 1)
+    shape = _shape(borrowed, 1)
+    if plan.start is not None:
+        plan.start.check(shape, target.info.name, fingerprint(borrowed.embedding))
     asked = asked_origin(
-        target.info, borrowed, plan.draft_vocab_size, has_texts=plan.texts is not None
+        target.info,
+        borrowed,
+        plan.draft_vocab_size,
+        has_texts=plan.texts is not None,
+        start=plan.start.name if plan.start else "",
     )
     origin = open_work(folder, asked, target.info.hidden_size, progress)
     work = folder / "work"
@@ -163,7 +174,7 @@ def distill(
     progress(
         f"{recorded} tokens recorded; {len(ids)} can be drafted, {coverage:.1%} of the probability"
     )
-    shape = _shape(borrowed, len(ids))
+    shape = replace(shape, draft_vocab_size=len(ids))
     torch.manual_seed(plan.seed)
     head = DraftHead(shape)
     left = max(plan.minutes * 60 - (monotonic() - start), 1.0)
@@ -174,6 +185,7 @@ def distill(
         TrainingPlan(left, rate=plan.rate, seed=plan.seed),
         folder=work,
         progress=progress,
+        start=plan.start and plan.start.head.tensors,
     )
     progress(f"training ended: {trained.reason}")
     notes = _notes(plan, trained, recorded) | {TARGET_FINGERPRINT: fingerprint(borrowed.embedding)}
@@ -248,7 +260,8 @@ def _shape(borrowed: Borrowed, draft_vocab_size: int) -> HeadShape:
 
 
 def _notes(plan: DistillPlan, trained: Trained, recorded: int) -> dict[str, object]:
-    return {
+    start = {"start": plan.start.name} if plan.start else {}
+    return start | {
         "recorded_tokens": recorded,
         "text": USERS_TEXT if plan.texts is not None else "the target's own answers",
         "seed": plan.seed,

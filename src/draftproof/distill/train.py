@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from draftproof.distill.batches import Batch, held_out_batches, training_batches
 from draftproof.distill.corpus import Corpus
@@ -124,6 +125,7 @@ def train(
     *,
     folder: Path,
     progress: Progress,
+    start: Mapping[str, NDArray[np.float32]] | None = None,
     clock: Callable[[], float] = monotonic,
 ) -> Trained:
     """Train until the time is over or measurements stop getting better.
@@ -142,6 +144,9 @@ def train(
         Where checkpoints are kept.
     progress : callable
         Told one line per measurement.
+    start : mapping of str to ndarray of float32, optional
+        Weights of a trained head, by the names of `HeadShape.tensors`, for a fresh head to
+        start from; the linear guess when None.
     clock : callable
         Seconds, from anywhere.
 
@@ -166,7 +171,9 @@ def train(
         progress(f"going on after {state.num_updates} updates")
     order = np.random.default_rng([plan.seed, state.num_updates])
     batches = training_batches(corpus, plan.batch_tokens, order)
-    if is_fresh:
+    if is_fresh and start is not None:
+        head.load_state_dict({name: torch.from_numpy(each) for name, each in start.items()})
+    elif is_fresh:
         most = min(_LINEAR_POSITIONS, corpus.num_tokens(split(corpus)[0]) // 2)
         linear_start(head, target, _first(batches, most))
     held_out = score(target, held_out_batches(corpus, _MEASURED, _MEASURED_AT_ONCE))

@@ -14,6 +14,7 @@ from draftproof.core.types import ModelInfo
 from draftproof.distill.corpus import Corpus
 from draftproof.distill.draft_ids import DRAFT_IDS, read_ids
 from draftproof.distill.origin import Origin, check_origin, read_origin, write_origin
+from draftproof.distill.progress import CHECKPOINT
 from draftproof.errors import ConfigError
 
 __all__ = ["ORIGIN", "USERS_TEXT", "asked_origin", "check_folder", "open_work"]
@@ -27,7 +28,12 @@ Progress = Callable[[str], None]
 
 
 def asked_origin(
-    info: ModelInfo, borrowed: Borrowed, draft_vocab_size: int, *, has_texts: bool
+    info: ModelInfo,
+    borrowed: Borrowed,
+    draft_vocab_size: int,
+    *,
+    has_texts: bool,
+    start: str = "",
 ) -> Origin:
     """Describe what a head is asked to be made from.
 
@@ -41,6 +47,8 @@ def asked_origin(
         Most tokens that can be drafted.
     has_texts : bool
         Whether the user brings texts.
+    start : str, default ""
+        Name of the head to start from; empty for the linear guess.
 
     Returns
     -------
@@ -54,6 +62,7 @@ def asked_origin(
         fingerprint(borrowed.states),
         "files" if has_texts else "own",
         min(draft_vocab_size, len(borrowed.output)),
+        start=start,
     )
 
 
@@ -107,6 +116,9 @@ def open_work(folder: Path, asked: Origin, width: int, progress: Progress) -> Or
         known = asked
         if (work / "corpus").is_dir():
             known = _taken_over(folder, asked, width, progress)
+    if not (work / CHECKPOINT).is_file():
+        # Text can be recorded before it is decided what training starts from.
+        known = replace(known, start=asked.start)
     check_origin(known, asked, folder)
     work.mkdir(parents=True, exist_ok=True)
     write_origin(work / ORIGIN, known)
@@ -139,7 +151,12 @@ def _taken_over(folder: Path, asked: Origin, width: int, progress: Progress) -> 
         + (". Which texts it read is not known: no more are read" if is_closed else "")
     )
     return replace(
-        asked, target=name or asked.target, text=text, draft_vocab_size=size, is_closed=is_closed
+        asked,
+        target=name or asked.target,
+        text=text,
+        draft_vocab_size=size,
+        is_closed=is_closed,
+        start="",
     )
 
 

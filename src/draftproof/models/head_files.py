@@ -45,6 +45,7 @@ __all__ = [
     "is_head",
     "is_own_head",
     "read_head",
+    "weights_file",
     "write_head",
 ]
 
@@ -225,6 +226,22 @@ def is_own_head(folder: Path) -> bool:
     if not isinstance(config, dict) or not describes_eagle(config):
         return True
     return config.get("speculators_model_type") == "eagle" and "window" in config
+
+
+def weights_file(folder: Path) -> Path:
+    """Return where a head of our format keeps its weights.
+
+    Parameters
+    ----------
+    folder : Path
+        Of the head.
+
+    Returns
+    -------
+    Path
+        The file, which need not exist.
+    """
+    return folder / _WEIGHTS
 
 
 def write_head(folder: Path, head: HeadWeights) -> None:

@@ -15,7 +15,7 @@ from draftproof.backends.table import FunctionTable, TableBackend
 from draftproof.core.types import TreeVerdict
 from draftproof.engine import EngineCore
 from draftproof.errors import ConfigError
-from draftproof.proposers import NgramProposer
+from draftproof.proposers import NgramProposer, SuffixProposer
 from draftproof.verify import NumpyExecutor
 
 PROMPTS = [("p", (0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0)), ("q", (3, 4, 0, 3, 4))]
@@ -217,6 +217,13 @@ def test_every_prompt_must_have_shown_drafts():
     assert verdict.exit_code == 3
     assert verdict.reason == "nothing was drafted after 'q'"
     assert judge_greedy(GreedyEvidence("x", (good(), plain))).exit_code == 3
+
+
+def test_texts_that_would_be_copied_from_each_other_are_refused():
+    drafter = SuffixProposer(tenant_tokens=100)
+    core = EngineCore(TableBackend(cycle(2, lambda _: 1.0)), proposers=[drafter], kappa=1)
+    with pytest.raises(ConfigError, match="suffix_tenant_tokens to be 0"):
+        greedy_evidence(core, "x", [("p", (0,))], num_tokens=4)
 
 
 def test_bad_evidence_is_refused():

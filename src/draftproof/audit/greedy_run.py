@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from draftproof.audit.forced import PREFILL, forced_logits
 from draftproof.audit.greedy import GreedyEvidence, GreedyText
+from draftproof.audit.subjects.engine_core import tenant_of
 from draftproof.core.params import SamplingParams
 from draftproof.core.protocols import ModelBackend
 from draftproof.engine import EngineCore, GenerateRequest
@@ -153,12 +154,18 @@ def greedy_evidence(
     Raises
     ------
     ConfigError
-        If there is nothing to write, or a draft length is below 1.
+        If there is nothing to write, a draft length is below 1, or a drafter shares outputs:
+        the texts of a prompt would be copied from each other, and nothing be rejected.
     """
     if not prompts or num_tokens < 1 or not kappas or min(kappas) < 1:
         raise ConfigError(
             f"{len(prompts)} prompts, {num_tokens} tokens, draft lengths {list(kappas)}: expected "
             "1 or more of each"
+        )
+    if tenant_of(core):
+        raise ConfigError(
+            "a drafter shares outputs between requests, and greedy texts of one prompt would be "
+            "copied from each other; expected suffix_tenant_tokens to be 0"
         )
     texts = []
     for name, ids in prompts:

@@ -9,12 +9,13 @@ from numpy.typing import NDArray
 
 from draftproof.audit.forced import PREFILL, draft_law_at, forced_laws, forced_logits
 from draftproof.audit.state import DrafterCheck, Rollback, StateEvidence
+from draftproof.audit.subjects.engine_core import tenant_of
 from draftproof.core.history import History
 from draftproof.core.law import Law
 from draftproof.core.params import SamplingParams
 from draftproof.core.protocols import ModelBackend, Proposer
 from draftproof.core.types import FlatBatch, Row
-from draftproof.engine import EngineCore, GenerateRequest, GenerateResult
+from draftproof.engine import EngineCore, GenerateRequest, GenerateResult, reads
 from draftproof.errors import CapacityError, ConfigError
 from draftproof.evidence.calibration import seed_of
 
@@ -28,6 +29,11 @@ _ASKED, _KAPPA = 6, 4
 _MEASURED, _WIDTH = 4, 3
 #: Rules whose first draft is kept with probability ``sum min(p, q)``.
 _KNOWN_RULES = ({"standard"}, {"block"}, {"block", "standard"})
+#: What a certificate says where outputs are shared.
+_SHARED_PROMISE = (
+    "requests share their outputs, so kept drafts are held against the drafts that were made and "
+    "a fresh target: whether a fresh drafter would have made them is not examined"
+)
 
 
 def check_rollbacks(
@@ -211,11 +217,19 @@ def first_draft_rounds(
         In order: probability with which the first draft is kept, and whether it was. Empty
         where the rule keeps drafts with another probability than ``sum min(p, q)``, or
         drafts branch.
+
+    Notes
+    -----
+    Where the request has traces the promise is that of the draft that was made, ``min(1, p /
+    q)`` of it under a fresh target, and no drafter is asked. A drafter that shares outputs
+    between requests has to be held so: what it knew at a place it does not know any more.
     """
     drafter = core.proposers.get(core.default_proposer)
     if drafter is None or set(result.rule.split("+")) not in _KNOWN_RULES:
         return ()
     prompt, text = result.prompt_ids, result.token_ids
+    if result.traces:
+        return _traced_rounds(core.target, result, params)
     starts = {
         record.position - len(prompt): record.num_accepted > 0
         for record in result.records
@@ -237,6 +251,22 @@ def first_draft_rounds(
                 at += 1
     finally:
         drafter.release(name)
+    return tuple(rounds)
+
+
+def _traced_rounds(
+    target: ModelBackend, result: GenerateResult, params: SamplingParams
+) -> tuple[tuple[float, bool], ...]:
+    """Hold the first drafts that were made against a fresh target; see `first_draft_rounds`."""
+    prompt = result.prompt_ids
+    laws = [p for rows in forced_laws(target, prompt, result.token_ids, params) for p in rows]
+    rounds = []
+    for trace in result.traces:
+        if trace.draft_ids and trace.parents is None:
+            prob = float(laws[trace.start - len(prompt)][trace.draft_ids[0]])
+            drawn_with = trace.q[0]
+            kept = prob if drawn_with is None else min(1.0, prob / drawn_with)
+            rounds.append((kept, trace.num_accepted > 0))
     return tuple(rounds)
 
 
@@ -288,13 +318,20 @@ def state_evidence(
     if not core.target.info.rewindable:
         raise ConfigError(f"the cache of {core.target.info.name} cannot be rewound")
     params = SamplingParams()
+    shares = reads(core.proposers.get(core.default_proposer), "tenant")
     rollbacks: list[Rollback] = []
     drafters: dict[str, list[DrafterCheck]] = {name: [] for name in core.proposers}
     rounds = []
     for number, (name, ids) in enumerate(prompts):
         rollbacks += check_rollbacks(core.target, ids, seed=first_seed + number)
         request = GenerateRequest(
-            tuple(ids), params, max_tokens=num_tokens, ignore_eos=True, seed=first_seed + number
+            tuple(ids),
+            params,
+            max_tokens=num_tokens,
+            ignore_eos=True,
+            seed=first_seed + number,
+            tenant=tenant_of(core),
+            trace=shares,
         )
         request_id = core.submit(request)
         result = core.run()[request_id]
@@ -317,4 +354,5 @@ def state_evidence(
         alpha=alpha,
         power=power,
         decay=decay,
+        notes={"promise": _SHARED_PROMISE} if shares else {},
     )

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from draftproof.audit.evidence_file import Plan
 from draftproof.audit.forced import draft_law_at, forced_laws, law_distance
 from draftproof.audit.stream import PromptDrafts, StreamEvidence, StreamLook
+from draftproof.audit.subjects.engine_core import tenant_of
 from draftproof.core.history import History
 from draftproof.core.params import SamplingParams
 from draftproof.engine import EngineCore, GenerateRequest, GenerateResult
@@ -177,7 +178,12 @@ def _write(
     names = [
         core.submit(
             GenerateRequest(
-                ids, params, max_tokens=text_tokens, ignore_eos=True, seed=first_seed + number
+                ids,
+                params,
+                max_tokens=text_tokens,
+                ignore_eos=True,
+                seed=first_seed + number,
+                tenant=tenant_of(core),
             )
         )
         for number, ids in enumerate(prompts)

@@ -8,12 +8,28 @@ from collections.abc import Sequence
 import numpy as np
 
 from draftproof.audit.subjects.draws import Draws, Policy, RoundKind
-from draftproof.engine import EngineCore, GenerateRequest, GenerateResult
+from draftproof.engine import EngineCore, GenerateRequest, GenerateResult, reads
 
-__all__ = ["EngineSubject"]
+__all__ = ["EngineSubject", "tenant_of"]
 
 #: Requests that wait at once: enough to fill every pass, few enough to hold no memory.
 _WAITING = 2048
+
+
+def tenant_of(core: EngineCore) -> str:
+    """Return whose an audit's requests are: one tenant's where a drafter shares within it.
+
+    Parameters
+    ----------
+    core : EngineCore
+        The engine.
+
+    Returns
+    -------
+    str
+        Empty where no drafter reads it.
+    """
+    return "audit" if any(reads(each, "tenant") for each in core.proposers.values()) else ""
 
 
 class EngineSubject:
@@ -36,7 +52,7 @@ class EngineSubject:
 
     def draw(self, prompt_ids: Sequence[int], policy: Policy, num: int, first_seed: int) -> Draws:
         """Return continuations; see `draftproof.audit.subjects.Subject`."""
-        prompt = tuple(prompt_ids)
+        prompt, tenant = tuple(prompt_ids), tenant_of(self.core)
         tokens = np.full((num, policy.horizon), -1, dtype=np.int64)
         rounds: Counter[RoundKind] = Counter()
         for begin in range(0, num, _WAITING):
@@ -49,6 +65,7 @@ class EngineSubject:
                     stop_token_ids=tuple(sorted(policy.eos_token_ids)),
                     ignore_eos=True,
                     seed=first_seed + index,
+                    tenant=tenant,
                 )
                 names[self.core.submit(request)] = index
             results = self.core.run()

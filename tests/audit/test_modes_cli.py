@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from draftproof.backends.table import FunctionTable, TableBackend
 from draftproof.cli import CliContext, app
+from draftproof.cli.audit_engine_modes import Mode
 from draftproof.engine import Engine, EngineCore
 from draftproof.proposers import NgramProposer
 
 PROMPT = ("--prompt-ids", "0 1 2 3 4 0 1 2 3 4 0")
+SHORT = ("--speculative-config", '{"method": "ngram", "num_speculative_tokens": 3}')
 NGRAM = ("--speculative-config", '{"method": "ngram"}', *PROMPT)
 
 
@@ -60,7 +63,7 @@ def test_the_engine_passes_and_show_says_the_same(words, tmp_path):
 
 
 def test_state_says_what_it_did_not_examine():
-    plain = run("engine", *PROMPT, "--state", "--tokens", 30, "--seed", 3, "-q")
+    plain = run("engine", *PROMPT, "--state", "--seed", 3, "-q")
     assert plain.exit_code == 3
     assert "no drafter was examined after silent rounds" in plain.stdout
     few = run("engine", *NGRAM, "--state", "--tokens", 300, "--seed", 3, "--tv", 0.05, "-q")
@@ -79,6 +82,47 @@ def test_a_planted_fault_stops_a_sequential_audit_and_is_named(tmp_path):
     assert "diagnosis: 'target drawn again on reject'" in found.stdout
 
 
+#: What each question makes use of, beside how the engine is loaded and where the result goes.
+USED = {
+    Mode.STREAM: {
+        "temperature", "repetition_penalty", "presence_penalty", "frequency_penalty", "tv", "alpha",
+        "power", "seed", "tokens", "num_speculative_tokens",
+    },
+    Mode.GREEDY: {"tokens"},
+    Mode.STATE: {"tv", "alpha", "power", "seed", "tokens", "num_speculative_tokens"},
+    Mode.MATRIX: {
+        "horizon", "draws", "tv", "alpha", "power", "calibration_samples", "seed", "drafts",
+        "num_speculative_tokens",
+    },
+}  # fmt: skip
+#: Options of every question, and flags of which one stands at a time.
+ALWAYS = {
+    "model", "backend", "precision", "n_gpu_layers", "main_gpu", "flash_attn", "cache_type_k",
+    "cache_type_v", "max_rows", "threads", "draft_model", "speculative_config", "rule", "prompt",
+    "prompt_ids", "prompts", "as_json", "html", "save", "quiet", "table", "plant", "stream",
+    "greedy", "state", "matrix",
+}  # fmt: skip
+VALUES = {
+    "temperature": 0.5, "top_k": 2, "top_p": 0.5, "min_p": 0.1, "repetition_penalty": 1.1,
+    "presence_penalty": 0.5, "frequency_penalty": 0.5, "tv": 0.3, "alpha": 0.01, "power": 0.9,
+    "ray": "auto", "drafts": "shown", "sequential": None,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", USED)
+def test_every_option_is_used_or_refused_by_name_in_every_question(mode):
+    # A new option has to be put into one of the two sets.
+    command = typer.main.get_command(app).commands["audit"].commands["engine"]
+    spelled = {each.name: max(each.opts, key=len) for each in command.params}
+    assert ALWAYS | USED[mode] <= spelled.keys()
+    for name in sorted(spelled.keys() - ALWAYS - USED[mode]):
+        value = VALUES.get(name, 9)
+        words = [spelled[name], *([] if value is None else [value])]
+        found = run("engine", "--draft-model", "d", *PROMPT, f"--{mode.value}", *words, "-q")
+        assert found.exit_code == 2, name
+        assert f"{spelled[name]}: of no use with --{mode.value}" in found.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -92,6 +136,9 @@ def test_a_planted_fault_stops_a_sequential_audit_and_is_named(tmp_path):
         ((*NGRAM, "--stream", "--tokens", 0), "expected 1 or more"),
         (("--greedy", *PROMPT), "--greedy without a drafter: expected --draft-model or"),
         (("--stream", *PROMPT), "--stream without a drafter: expected --draft-model or"),
+        (("--state", "--rule", "coupled"), "--rule: of no use with --state without a drafter"),
+        (("--state", "--tv", 0.3, "--tokens", 9), "--tv: of no use with --state without"),
+        (("--greedy", *SHORT), "num_speculative_tokens: of no use with --greedy"),
     ],
 )
 def test_options_that_a_question_has_no_use_for_are_refused(words, message):

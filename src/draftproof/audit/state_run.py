@@ -318,41 +318,53 @@ def state_evidence(
     if not core.target.info.rewindable:
         raise ConfigError(f"the cache of {core.target.info.name} cannot be rewound")
     params = SamplingParams()
-    shares = reads(core.proposers.get(core.default_proposer), "tenant")
     rollbacks: list[Rollback] = []
     drafters: dict[str, list[DrafterCheck]] = {name: [] for name in core.proposers}
     rounds = []
     for number, (name, ids) in enumerate(prompts):
         rollbacks += check_rollbacks(core.target, ids, seed=first_seed + number)
-        request = GenerateRequest(
-            tuple(ids),
-            params,
-            max_tokens=num_tokens,
-            ignore_eos=True,
-            seed=first_seed + number,
-            tenant=tenant_of(core),
-            trace=shares,
-        )
-        request_id = core.submit(request)
-        result = core.run()[request_id]
-        if result.error is not None:
-            raise result.error
-        rounds.append(first_draft_rounds(core, result, params))
-        size = core.target.info.vocab_size
-        for key, proposer in core.proposers.items():
-            # One prompt is enough where the drafter has something to say there.
-            if not drafters[key]:
-                drafters[key] = check_drafter(proposer, ids, result.token_ids, size, params)
+        if core.proposers:  # without drafts a text would tell nothing
+            result = _written(core, ids, params, num_tokens, first_seed + number)
+            rounds.append(first_draft_rounds(core, result, params))
+            size = core.target.info.vocab_size
+            for key, proposer in core.proposers.items():
+                # One prompt is enough where the drafter has something to say there.
+                if not drafters[key]:
+                    drafters[key] = check_drafter(proposer, ids, result.token_ids, size, params)
         say(f"checked {name!r}")
     return StateEvidence(
         subject,
         tuple(rollbacks),
         tuple(check for checks in drafters.values() for check in checks),
         tuple(rounds),
-        tuple(name for name, _ in prompts),
+        tuple(name for name, _ in prompts) if rounds else (),
         tuple(key for key, checks in drafters.items() if not checks),
         alpha=alpha,
         power=power,
         decay=decay,
-        notes={"promise": _SHARED_PROMISE} if shares else {},
+        notes={"promise": _SHARED_PROMISE} if _shares(core) else {},
     )
+
+
+def _shares(core: EngineCore) -> bool:
+    return reads(core.proposers.get(core.default_proposer), "tenant")
+
+
+def _written(
+    core: EngineCore, ids: Sequence[int], params: SamplingParams, num_tokens: int, seed: int
+) -> GenerateResult:
+    """Return a text of the engine, with traces where its requests share outputs."""
+    request = GenerateRequest(
+        tuple(ids),
+        params,
+        max_tokens=num_tokens,
+        ignore_eos=True,
+        seed=seed,
+        tenant=tenant_of(core),
+        trace=_shares(core),
+    )
+    request_id = core.submit(request)
+    result = core.run()[request_id]
+    if result.error is not None:
+        raise result.error
+    return result

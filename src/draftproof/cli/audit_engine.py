@@ -147,6 +147,7 @@ def engine(
         num_speculative_tokens=num_speculative_tokens,
         rule=rule and rule.value,
     )
+    m.refuse_idle(ctx, mode, config)
     knobs = common.knobs(more)
     options = {
         "backend": backend.value,
@@ -182,7 +183,8 @@ def engine(
             )
             evidence = m.run_mode(mode, question, knobs, common.horizon)
             if mode is m.Mode.MATRIX:
-                evidence = replace(evidence, expects_speculation=drafts.must_show)
+                notes = {**evidence.notes, "drafts": drafts.value}
+                evidence = replace(evidence, notes=notes, expects_speculation=drafts.must_show)
     finish(context, evidence, outputs)
 
 

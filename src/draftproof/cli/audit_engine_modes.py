@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from draftproof.cli import audit_options as a
+from draftproof.cli import values as v
 from draftproof.cli.audit_finish import versions
 from draftproof.cli.given_options import refuse
 from draftproof.errors import ConfigError
@@ -27,6 +28,7 @@ __all__ = [
     "Stream",
     "Tokens",
     "chosen_mode",
+    "refuse_idle",
     "run_mode",
 ]
 
@@ -147,6 +149,38 @@ def chosen_mode(ctx: typer.Context, *, is_table: bool, **flags: bool) -> Mode:
     else:
         refuse(ctx, _FOREIGN[mode], f"of no use with --{mode.value}")
     return mode
+
+
+#: Keys of ``--speculative-config`` that say how many tokens are drafted.
+_LENGTHS = ("num_speculative_tokens", "num_speculative_tokens_per_batch_size", "profile")
+
+
+def refuse_idle(ctx: typer.Context, mode: Mode, config: Mapping[str, Any]) -> None:
+    """Refuse what a question has no use for because of how the engine drafts.
+
+    Parameters
+    ----------
+    ctx : typer.Context
+        The command's context.
+    mode : Mode
+        The question.
+    config : mapping of str to object
+        The speculation, with the shorthands in it.
+
+    Raises
+    ------
+    ConfigError
+        If a greedy audit is told how much to draft, or acceptance is planned without drafts.
+    """
+    lengths = [key for key in _LENGTHS if key in config]
+    if mode is Mode.GREEDY and lengths:
+        raise ConfigError(
+            f"--speculative-config {', '.join(lengths)}: of no use with --greedy, which writes "
+            "with 1, 2, 4 and 7 drafts a round"
+        )
+    if mode is Mode.STATE and not v.has_drafter(config):
+        idle = ("tokens", "tv", "alpha", "power", "rule")
+        refuse(ctx, idle, "of no use with --state without a drafter, which examines caches alone")
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from draftproof.audit import Plan
+from draftproof.audit import DraftTotals, Plan
 from draftproof.audit.kinds import check, kind_of
 from draftproof.audit.matrix import Cell, MatrixEvidence, judge_matrix
 from draftproof.audit.matrix_run import PAIRS, Knob, groups_of, run_matrix
 from draftproof.audit.matrix_subjects import DrawnMatrix, best_next_tokens
 from draftproof.audit.subjects import Draws, padded
+from draftproof.audit.subjects.draws import RoundKind, totals_of
 from draftproof.backends.table import FunctionTable, TableBackend, seeded_probs
 from draftproof.errors import ConfigError
 from draftproof.evidence import JointLaw, enumerate_law
@@ -110,7 +111,9 @@ def test_an_ignored_parameter_is_named_alone_and_in_pairs(groups):
 @pytest.mark.statistical
 def test_a_misapplied_parameter_is_biased_and_a_refusal_is_no_fault(groups):
     chosen = of(groups, "temperature", "min_p")
-    assert statuses(run(chosen, hot))["temperature"] == "biased"
+    misapplied = judge_matrix(run(chosen, hot))
+    assert misapplied.cells[0].status == "biased"
+    assert "another law than asked for: temperature" in misapplied.reason
     refused = run(chosen, refuses_min_p)
     assert statuses(refused) == {
         "temperature": "exact", "min_p": "refused", "temperature + min_p": "refused",
@@ -126,6 +129,39 @@ def test_a_fault_of_a_pair_alone_is_found(groups):
         "logit_bias": "exact",
         "logit_bias + repetition_penalty": "ignored",
     }
+
+
+class Drafting(Sampler):
+    """Tells of rounds that drafted, in the log alone or draw by draw."""
+
+    def __init__(self, rounds, draws=None):
+        super().__init__()
+        self.rounds, self.draws = {RoundKind(1, 0, 1, False): rounds}, draws
+
+    def draw(self, prompt_ids, policy, num, first_seed):
+        drawn = super().draw(prompt_ids, policy, num, first_seed)
+        totals = None if self.draws is None else totals_of(self.rounds, self.draws)
+        return replace(drawn, rounds=self.rounds, reports_rounds=True, totals=totals)
+
+
+@pytest.mark.parametrize(
+    ("subject", "share"),
+    [
+        (Drafting(4000), ""),
+        (Drafting(200), "0.067"),  # of three tokens, so of 67 draws of 1000 at least
+        (Drafting(200, draws=200), ""),
+        (Drafting(4000, draws=99), "0.099"),
+    ],
+)
+def test_drafts_must_be_certain_in_a_tenth_of_the_draws_of_a_cell(groups, subject, share):
+    drawn = DrawnMatrix(subject, TARGET, PROMPT)
+    evidence = run_matrix(
+        drawn, "s", PLAN, groups[:1], horizon=HORIZON, first_seed=1, draws=1000,
+        expects_speculation=True,
+    )  # fmt: skip
+    (cell,) = judge_matrix(evidence).cells
+    assert cell.status == ("not enough evidence" if share else "exact")
+    assert f"drafts are certain in {share}" in cell.detail or not share
 
 
 def test_a_value_that_changes_nothing_proves_nothing():
@@ -165,5 +201,5 @@ def test_counts_that_are_none_are_refused():
     for times in (0, -3, 2.5, float("nan"), True):
         with pytest.raises(ConfigError, match="times: expected 1 or more"):
             Cell(("top_k",), "top_k 1", law, (law,), (((1,), times),))
-    with pytest.raises(ConfigError, match="drafts: expected 0 or more"):
-        Cell(("top_k",), "top_k 1", law, (law,), (((1,), 3),), drafted=-1)
+    with pytest.raises(ConfigError, match="4 draws of 3"):
+        Cell(("top_k",), "top_k 1", law, (law,), (((1,), 3),), drafts=DraftTotals(0, 4, 4, 4))

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from draftproof.audit.kinds import check, kind_of
+from draftproof.audit.mode_report import facts_of_state
 from draftproof.audit.state import DrafterCheck, Rollback, StateEvidence, judge_state
 from draftproof.audit.state_run import (
     check_drafter,
@@ -211,6 +212,7 @@ def test_too_much_acceptance_is_a_fault_and_too_little_is_slow(right):
     assert slow.exit_code == 0, slow.reason
     assert slow.reason.startswith("exact but slow")
     assert slow.findings[0].startswith("exact but slow")
+    assert facts_of_state(right, slow)[0] == ("verdict", slow.reason)
     assert judge_state(right).level.p_slow > 1e-3
 
 

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from draftproof.audit import DraftTotals, Plan
 from draftproof.audit.matrix import Cell, MatrixEvidence, judge_matrix
+from draftproof.audit.mode_report import facts_of_matrix
 from draftproof.audit.subjects import OnOffEvidence, Policy, TextCounts, judge_on_off
 from draftproof.audit.subjects.http_completions import HttpCompletions, Spelling
 from draftproof.audit.subjects.told_drafts import (
@@ -155,21 +156,36 @@ def test_on_and_off_are_exact_only_where_on_is_on_and_off_is_off(evidence, reaso
     assert OnOffEvidence.from_json(stored) == evidence
 
 
-def test_a_cell_of_which_nothing_is_told_is_no_evidence_where_drafts_are_expected():
+def test_a_cell_needs_drafts_in_a_tenth_of_its_draws_where_they_are_expected():
     law = JointLaw.from_mapping({(0,): 0.5, (1,): 0.5}, 1)
     rest = JointLaw.from_mapping({(0,): 0.9, (1,): 0.1}, 1)
     draws = (((0,), 2000), ((1,), 2000))
     cells = tuple(
-        Cell(("top_k",), "top_k 2", law, (rest,), draws, drafted=drafted)
-        for drafted in (None, 0, 9)
+        Cell(("top_k",), "top_k 2", law, (rest,), draws, drafts=drafts)
+        for drafts in (
+            None,
+            DraftTotals(0, 0, 0, 0),
+            DraftTotals(9, 399, 399, 399),
+            DraftTotals(9, 400, 400, 400),
+            DraftTotals(0, 9),
+        )
     )
     plan = Plan(tv=0.2, calibration_samples=20_000)
     found = judge_matrix(MatrixEvidence("s", plan, cells, expects_speculation=True))
-    assert [cell.detail for cell in found.cells[:2]] == [
+    assert [cell.detail for cell in found.cells[:3]] == [
         "drafts are not told of",
         "nothing was drafted",
+        "drafts are certain in 0.0998 of the draws, 0.1 is expected",
     ]
-    assert [cell.status for cell in found.cells] == ["not enough evidence"] * 2 + ["exact"]
+    assert [cell.status for cell in found.cells] == ["not enough evidence"] * 3 + ["exact"] * 2
+    # As certificates hold them from before draws with drafts were counted.
+    told = [
+        cell.detail.endswith("in how many draws it drafted is not told") for cell in found.cells
+    ]
+    assert told == [False] * 4 + [True]
+    assert found.reason == "not settled: top_k, top_k, top_k"
+    facts = dict(facts_of_matrix(MatrixEvidence("s", plan, cells, expects_speculation=True), found))
+    assert facts["verdict"] == "not enough evidence: not settled: top_k, top_k, top_k"
 
 
 class _Letters:

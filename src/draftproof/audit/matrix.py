@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
+from draftproof.audit.draft_totals import DraftTotals
 from draftproof.audit.evidence_file import Plan
 from draftproof.audit.judged import Judged
-from draftproof.errors import ConfigError
+from draftproof.audit.matrix_evidence import SCHEMA, Cell, MatrixEvidence
+from draftproof.audit.shown_drafts import LEAST_SHARE
 from draftproof.evidence.calibration import Calibrations
 from draftproof.evidence.fixed_budget import fixed_budget_test
 from draftproof.evidence.joint_law import Counts, JointLaw, Outcome
@@ -25,151 +26,11 @@ from draftproof.evidence.power import noncentrality
 
 __all__ = ["SCHEMA", "Cell", "CellVerdict", "MatrixEvidence", "MatrixVerdict", "judge_matrix"]
 
-#: Name and version of the stored form.
-SCHEMA = "draftproof-matrix/1"
 #: Draws that are taken beyond what the chi-squared distance asks for.
 _SLACK = 1.25
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """One combination of parameters.
-
-    Parameters
-    ----------
-    names : tuple of str
-        The parameters that are set.
-    asked : str
-        Their values, for people.
-    law : JointLaw
-        The law with all of them.
-    without : tuple of JointLaw
-        For each of them the law with it at rest.
-    draws : tuple of (tuple of int, int)
-        Outcomes that were drawn, and how often.
-    refusal : str, default ""
-        What the decoder said where it refused; nothing was drawn then.
-    drafted : int, optional
-        Tokens that were drafted; None where the decoder does not say.
-    """
-
-    names: tuple[str, ...]
-    asked: str
-    law: JointLaw
-    without: tuple[JointLaw, ...]
-    draws: tuple[tuple[Outcome, int], ...]
-    refusal: str = ""
-    drafted: int | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse laws that do not go with the parameters, and counts that are none."""
-        if not self.names or len(self.without) != len(self.names):
-            raise ConfigError(f"{self.names} with {len(self.without)} laws: expected one each")
-        for outcome, times in self.draws:
-            if type(times) is not int or times < 1:
-                raise ConfigError(f"{outcome} drawn {times!r} times: expected 1 or more")
-        if self.drafted is not None and (type(self.drafted) is not int or self.drafted < 0):
-            raise ConfigError(f"{self.drafted!r} drafts: expected 0 or more, or None")
-
-    @property
-    def label(self) -> str:
-        """Name of the cell."""
-        return " + ".join(self.names)
-
-
-@dataclass(frozen=True, slots=True)
-class MatrixEvidence:
-    """All of one audit.
-
-    Parameters
-    ----------
-    subject : str
-        The decoder, with version and command.
-    plan : Plan
-        What was decided beforehand; ``alpha`` holds for the whole matrix.
-    cells : tuple of Cell
-        At least one.
-    expects_speculation : bool, default False
-        Whether a cell of which no draft is known is no evidence.
-    notes : mapping of str to str
-        Whatever shall travel with the certificate.
-    """
-
-    subject: str
-    plan: Plan
-    cells: tuple[Cell, ...]
-    expects_speculation: bool = False
-    notes: Mapping[str, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        """Refuse an audit of nothing."""
-        if not self.cells:
-            raise ConfigError("no cell: expected at least one")
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain lists, numbers and strings."""
-        return {
-            "subject": self.subject,
-            "plan": asdict(self.plan),
-            "expects_speculation": self.expects_speculation,
-            "notes": dict(self.notes),
-            "cells": [
-                {
-                    "names": list(cell.names),
-                    "asked": cell.asked,
-                    "law": _law_to_json(cell.law),
-                    "without": [_law_to_json(law) for law in cell.without],
-                    "draws": [[list(outcome), times] for outcome, times in cell.draws],
-                    "refusal": cell.refusal,
-                    "drafted": cell.drafted,
-                }
-                for cell in self.cells
-            ],
-        }
-
-    @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> MatrixEvidence:
-        """Return the evidence of a stored form.
-
-        Parameters
-        ----------
-        stored : mapping of str to object
-            What `to_json` gave.
-
-        Returns
-        -------
-        MatrixEvidence
-            Equal content.
-
-        Raises
-        ------
-        ConfigError
-            If an entry is missing or malformed.
-        """
-        try:
-            cells = tuple(
-                Cell(
-                    tuple(cell["names"]),
-                    cell["asked"],
-                    _law_from_json(cell["law"]),
-                    tuple(_law_from_json(law) for law in cell["without"]),
-                    tuple((tuple(outcome), times) for outcome, times in cell["draws"]),
-                    cell["refusal"],
-                    cell["drafted"],
-                )
-                for cell in stored["cells"]
-            )
-            return cls(
-                stored["subject"],
-                Plan(**stored["plan"]),
-                cells,
-                stored["expects_speculation"],
-                dict(stored["notes"]),
-            )
-        except (KeyError, TypeError, ValueError) as error:
-            if isinstance(error, ConfigError):
-                raise
-            raise ConfigError(f"stored evidence: {error!r}, expected schema {SCHEMA}") from error
+#: Statuses of cells in the reason of the whole, which says "biased" or "not enough evidence" first.
+_WRONG = {"ignored": "ignored", "biased": "another law than asked for"}
+_OPEN = {"not enough evidence": "not settled", "indistinct": "indistinct"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +107,7 @@ def judge_matrix(evidence: MatrixEvidence) -> MatrixVerdict:
     level = plan.alpha / max(1, len(drawn))
     calibrations = Calibrations(plan.calibration_samples, plan.seed)
     cells = tuple(
-        _judge_cell(cell, plan, level, calibrations, is_plain=_is_plain(evidence, cell))
+        _judge_cell(cell, plan, level, calibrations, must_draft=evidence.expects_speculation)
         for cell in evidence.cells
     )
     by_status: dict[str, list[str]] = {}
@@ -260,26 +121,32 @@ def _decide(by_status: Mapping[str, Sequence[str]]) -> tuple[str, str]:
     def named(status: str) -> str:
         return ", ".join(by_status.get(status, ()))
 
-    wrong = [f"{status}: {named(status)}" for status in ("ignored", "biased") if named(status)]
+    wrong = [f"{word}: {named(status)}" for status, word in _WRONG.items() if named(status)]
     if wrong:
         return "biased", "; ".join(wrong)
-    open_cells = [
-        f"{status}: {named(status)}"
-        for status in ("not enough evidence", "indistinct")
-        if named(status)
-    ]
+    open_cells = [f"{word}: {named(status)}" for status, word in _OPEN.items() if named(status)]
     if open_cells or not named("exact"):
         return "not enough evidence", "; ".join(open_cells) or "every parameter was refused"
     refused = f", refused: {named('refused')}" if named("refused") else ""
     return "exact", f"{len(by_status['exact'])} cells are exact{refused}"
 
 
-def _is_plain(evidence: MatrixEvidence, cell: Cell) -> bool:
-    return evidence.expects_speculation and not cell.drafted
+def _too_few_drafts(drafts: DraftTotals | None, num_draws: int) -> str:
+    """Say why a cell is no audit of speculation; empty where it is, or may be."""
+    if drafts is None:
+        return "drafts are not told of"
+    if not drafts.shows_speculation:
+        return "nothing was drafted"
+    if drafts.draws is None or drafts.draws >= LEAST_SHARE * num_draws:
+        return ""
+    return (
+        f"drafts are certain in {drafts.draws / num_draws:.3g} of the draws, {LEAST_SHARE:g} is "
+        "expected"
+    )
 
 
 def _judge_cell(
-    cell: Cell, plan: Plan, level: float, calibrations: Calibrations, *, is_plain: bool
+    cell: Cell, plan: Plan, level: float, calibrations: Calibrations, *, must_draft: bool
 ) -> CellVerdict:
     separation = tuple(distance(cell.law, law) for law in cell.without)
 
@@ -288,7 +155,7 @@ def _judge_cell(
 
     if cell.refusal:
         return found("refused", cell.refusal, math.nan, math.nan)
-    num = sum(times for _, times in cell.draws)
+    num = cell.num_draws
     if not num:
         return found("not enough evidence", "nothing was drawn", math.nan, math.inf)
     smallest = _smallest(cell.law, num, level, plan.power)
@@ -303,9 +170,8 @@ def _judge_cell(
             names = " and of ".join(ignored)
             return found("ignored", f"the draws have the law without {names}", p, smallest)
         return found("biased", f"p = {p:.2g}, at most {level:.2g} was allowed", p, smallest)
-    if is_plain:
-        silent = "nothing was drafted" if cell.drafted == 0 else "drafts are not told of"
-        return found("not enough evidence", silent, p, smallest)
+    if must_draft and (few := _too_few_drafts(cell.drafts, num)):
+        return found("not enough evidence", few, p, smallest)
     if smallest > plan.tv:
         detail = f"only TV {smallest:.3g} would have been seen, {plan.tv:g} was asked for"
         return found("not enough evidence", detail, p, smallest)
@@ -316,6 +182,8 @@ def _judge_cell(
     detail = f"p = {p:.2g}; TV {smallest:.3g} would have been seen"
     if blurred:
         detail += f", whether {blurred[0]} is ignored in this company would not"
+    if must_draft and cell.drafts is not None and cell.drafts.draws is None:
+        detail += "; in how many draws it drafted is not told"
     return found("exact", detail, p, smallest)
 
 
@@ -367,21 +235,3 @@ def distance(left: JointLaw, right: JointLaw) -> float:
         for outcome, prob in zip(left.outcomes, left.probs.tolist(), strict=True)
     )
     return max(0.0, 1.0 - shared)
-
-
-def _law_to_json(law: JointLaw) -> dict[str, Any]:
-    return {
-        "horizon": law.horizon,
-        "eos_token_ids": sorted(law.eos_token_ids),
-        "outcomes": [list(outcome) for outcome in law.outcomes],
-        "probs": law.probs.tolist(),
-    }
-
-
-def _law_from_json(stored: Mapping[str, Any]) -> JointLaw:
-    return JointLaw(
-        tuple(tuple(outcome) for outcome in stored["outcomes"]),
-        np.array(stored["probs"], dtype=np.float64),
-        stored["horizon"],
-        frozenset(stored["eos_token_ids"]),
-    )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any, NamedTuple, Protocol
 
+from draftproof.audit.draft_totals import DraftTotals
 from draftproof.audit.evidence_file import Plan
 from draftproof.audit.matrix import Cell, MatrixEvidence, distance
 from draftproof.audit.subjects.draws import Policy
@@ -61,12 +62,12 @@ class Drawn(NamedTuple):
     ----------
     outcomes : sequence of tuple of int
         As the law counts them.
-    drafted : int, optional
-        Tokens that were drafted; None where the decoder does not say.
+    drafts : DraftTotals, optional
+        What was drafted, and in how many draws at least; None where the decoder does not say.
     """
 
     outcomes: Sequence[Outcome]
-    drafted: int | None = None
+    drafts: DraftTotals | None = None
 
 
 class MatrixSubject(Protocol):
@@ -282,5 +283,5 @@ def run_matrix(
         say(f"{asked}: {refusal or f'{num} draws'}")
         counted = tuple(sorted(Counter(drawn.outcomes).items()))
         names = tuple(knob.name for knob in group)
-        cells.append(Cell(names, asked, law, tuple(without), counted, refusal, drawn.drafted))
+        cells.append(Cell(names, asked, law, tuple(without), counted, refusal, drawn.drafts))
     return MatrixEvidence(name, plan, tuple(cells), expects_speculation)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from draftproof.audit.draft_totals import DraftTotals
 from draftproof.audit.matrix_run import Drawn, RefusedError
-from draftproof.audit.subjects.draws import Policy, Subject
+from draftproof.audit.shown_drafts import certain_draws
+from draftproof.audit.subjects.draws import Policy, Subject, totals_of
 from draftproof.audit.subjects.http_completions import HttpCompletions, RequestRefusedError
 from draftproof.core.params import DEFAULT_ORDER
 from draftproof.core.protocols import ModelBackend
@@ -79,8 +82,10 @@ class DrawnMatrix:
         except ConfigError as error:
             raise RefusedError(str(error)) from error
         rows = [tuple(token for token in row if token >= 0) for row in drawn.tokens.tolist()]
-        drafted = sum(kind.drafted * times for kind, times in drawn.rounds.items())
-        return Drawn(rows, drafted if drawn.reports_rounds else None)
+        totals = drawn.totals
+        if totals is None and drawn.reports_rounds:
+            totals = totals_of(drawn.rounds, None)
+        return Drawn(rows, _with_draws(totals, num, policy.horizon))
 
 
 class ServerMatrix:
@@ -140,8 +145,16 @@ class ServerMatrix:
             texts, drafts = self._server.answers(self._prompt, policy, num, first_seed)
         except (RequestRefusedError, ConfigError) as error:
             raise RefusedError(str(error)) from error
-        drafted = None if drafts is None else drafts.drafted
-        return Drawn([self._number(text) for text in texts], drafted)
+        return Drawn(
+            [self._number(text) for text in texts], _with_draws(drafts, num, policy.horizon)
+        )
 
     def _number(self, text: str) -> Outcome:
         return (self._numbers.setdefault(text, len(self._numbers)),)
+
+
+def _with_draws(totals: DraftTotals | None, num: int, horizon: int) -> DraftTotals | None:
+    """Return sums that say in how many of the draws drafts are certain."""
+    if totals is None:
+        return None
+    return replace(totals, draws=min(num, math.ceil(certain_draws(totals, horizon))))

@@ -9,7 +9,13 @@ from draftproof.audit.matrix import MatrixEvidence, MatrixVerdict
 from draftproof.audit.sequential import SequentialEvidence, SequentialVerdict
 from draftproof.audit.state import StateEvidence, StateVerdict
 from draftproof.audit.stream import StreamEvidence, StreamVerdict
-from draftproof.audit.subjects.report import Fact, diagnosis_facts, node_facts, speculation_text
+from draftproof.audit.subjects.report import (
+    Fact,
+    diagnosis_facts,
+    node_facts,
+    speculation_text,
+    verdict_fact,
+)
 from draftproof.evidence.trend import LevelTest
 
 __all__ = [
@@ -49,7 +55,7 @@ def facts_of_sequential(evidence: SequentialEvidence, verdict: SequentialVerdict
     stopped = "at the alarm" if verdict.alarmed_at is not None else "at the budget"
     shown = ", ".join(f"{_odds(e)} at {n}" for n, e in verdict.looks[-_SHOWN_LOOKS:])
     facts = [
-        ("verdict", f"{verdict.verdict}: {verdict.reason}"),
+        verdict_fact(verdict.verdict, verdict.reason),
         ("subject", evidence.subject),
         (
             "evidence",
@@ -99,7 +105,7 @@ def facts_of_stream(evidence: StreamEvidence, verdict: StreamVerdict) -> list[Fa
             f"been seen with probability {power:g}"
         )
     facts = [
-        ("verdict", f"{verdict.verdict}: {verdict.reason}"),
+        verdict_fact(verdict.verdict, verdict.reason),
         ("subject", evidence.subject),
         (
             "evidence",
@@ -145,7 +151,7 @@ def facts_of_greedy(evidence: GreedyEvidence, verdict: GreedyVerdict) -> list[Fa
     """
     drafted = sum(text.drafted for text in evidence.texts)
     facts = [
-        ("verdict", f"{verdict.verdict}: {verdict.reason}"),
+        verdict_fact(verdict.verdict, verdict.reason),
         ("subject", evidence.subject),
         (
             "evidence",
@@ -197,7 +203,7 @@ def facts_of_state(evidence: StateEvidence, verdict: StateVerdict) -> list[Fact]
     """
     taken = sum(each.drafts - each.kept for each in evidence.rollbacks)
     facts = [
-        ("verdict", f"{verdict.verdict}: {verdict.reason}"),
+        verdict_fact(verdict.verdict, verdict.reason),
         ("subject", evidence.subject),
         (
             "target",
@@ -269,7 +275,7 @@ def facts_of_matrix(evidence: MatrixEvidence, verdict: MatrixVerdict) -> list[Fa
     """
     draws = sum(times for cell in evidence.cells for _, times in cell.draws)
     facts = [
-        ("verdict", f"{verdict.verdict}: {verdict.reason}"),
+        verdict_fact(verdict.verdict, verdict.reason),
         ("subject", evidence.subject),
         ("evidence", f"{draws} draws in {len(verdict.cells)} cells"),
         (

@@ -7,9 +7,10 @@ fault of its drafting rounds would move its law by a thousandth of what it is.
 from __future__ import annotations
 
 from draftproof.audit.acceptance import AcceptanceAudit
+from draftproof.audit.draft_totals import DraftTotals
 from draftproof.audit.evidence_file import Evidence, PromptEvidence
 
-__all__ = ["LEAST_SHARE", "drafting_share", "silent_prompts", "unshown"]
+__all__ = ["LEAST_SHARE", "certain_draws", "drafting_share", "silent_prompts", "unshown"]
 
 #: Least share of the draws of every prompt in which drafts must be known to have been made
 #: before a decoder that is said to speculate is called exact.
@@ -27,23 +28,42 @@ def drafting_share(prompt: PromptEvidence) -> float | None:
     Returns
     -------
     float or None
-        In [0, 1], a lower bound: logs and sums do not say which draw a round was of, and
-        a draw of T tokens has at most T rounds. None where nothing is told.
+        In [0, 1]. Where the subject does not say in how many draws it drafted, a lower bound:
+        see `certain_draws`. None where nothing is told.
     """
-    draws, horizon = prompt.counts.num_draws, prompt.law.horizon
     totals = prompt.totals
-    if prompt.rounds is not None:
-        held = sum(1 for drafted in prompt.rounds.drafted if drafted) / horizon
-    elif totals is None:
-        return None
-    elif totals.draws is not None:
-        held = totals.draws
-    elif totals.drafted:
-        # Without a number of drafting rounds only kept drafts bound the draws they were of.
-        held = max(totals.rounds or 0, totals.accepted) / horizon
-    else:
-        held = totals.accepted / horizon
-    return min(1.0, held / max(1, draws))
+    if totals is None or totals.draws is None:
+        if prompt.rounds is not None:
+            drafting = sum(1 for drafted in prompt.rounds.drafted if drafted)
+            drafted, accepted = sum(prompt.rounds.drafted), sum(prompt.rounds.accepted)
+            totals = DraftTotals(accepted, drafted, drafting)
+        elif totals is None:
+            return None
+    certain = certain_draws(totals, prompt.law.horizon)
+    return min(1.0, certain / max(1, prompt.counts.num_draws))
+
+
+def certain_draws(totals: DraftTotals, horizon: int) -> float:
+    """Return in how many draws drafts are certain.
+
+    Parameters
+    ----------
+    totals : DraftTotals
+        Sums of the drafts.
+    horizon : int
+        Tokens of a draw.
+
+    Returns
+    -------
+    float
+        A lower bound where sums do not say which draw a round was of: a draw of T tokens has
+        at most T rounds. Without a number of drafting rounds only kept drafts bound the
+        draws they were of.
+    """
+    if totals.draws is not None:
+        return totals.draws
+    rounds = totals.rounds if totals.drafted else None  # else they may have been plain
+    return max(rounds or 0, totals.accepted) / horizon
 
 
 def silent_prompts(evidence: Evidence, acceptance: AcceptanceAudit | None) -> str:

@@ -16,7 +16,7 @@ from draftproof.audit.draft_totals import DraftTotals
 from draftproof.core.params import SamplingParams
 from draftproof.errors import ConfigError
 
-__all__ = ["Draws", "Policy", "RoundKind", "Subject", "own_seed", "padded"]
+__all__ = ["Draws", "Policy", "RoundKind", "Subject", "own_seed", "padded", "totals_of"]
 
 
 class RoundKind(NamedTuple):
@@ -82,7 +82,7 @@ class Draws:
     reports_rounds : bool
         Whether it says.
     totals : DraftTotals, optional
-        Sums of the drafts, where it says no more than that.
+        Sums of the drafts, where it says no more than that, or in how many draws it drafted.
     """
 
     tokens: NDArray[np.int64]
@@ -128,6 +128,29 @@ class Draws:
         )
         drafted, accepted, emitted, cut = columns
         return RoundLog(drafted, accepted, emitted, tuple(map(bool, cut)))
+
+
+def totals_of(rounds: Mapping[RoundKind, int], draws: int | None) -> DraftTotals:
+    """Add up the drafts of rounds.
+
+    Parameters
+    ----------
+    rounds : mapping of RoundKind to int
+        How often each kind was played.
+    draws : int, optional
+        Draws in which something was drafted; None where that is not known.
+
+    Returns
+    -------
+    DraftTotals
+        Their sums.
+    """
+    return DraftTotals(
+        sum(kind.accepted * times for kind, times in rounds.items()),
+        sum(kind.drafted * times for kind, times in rounds.items()),
+        sum(times for kind, times in rounds.items() if kind.drafted),
+        draws,
+    )
 
 
 def _both(left: DraftTotals | None, right: DraftTotals | None) -> DraftTotals | None:

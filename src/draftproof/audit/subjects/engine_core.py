@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from draftproof.audit.subjects.draws import Draws, Policy, RoundKind
+from draftproof.audit.subjects.draws import Draws, Policy, RoundKind, totals_of
 from draftproof.engine import EngineCore, GenerateRequest, GenerateResult, reads
 
 __all__ = ["EngineSubject", "tenant_of"]
@@ -55,6 +55,7 @@ class EngineSubject:
         prompt, tenant = tuple(prompt_ids), tenant_of(self.core)
         tokens = np.full((num, policy.horizon), -1, dtype=np.int64)
         rounds: Counter[RoundKind] = Counter()
+        drafting = 0
         for begin in range(0, num, _WAITING):
             names = {}
             for index in range(begin, min(begin + _WAITING, num)):
@@ -73,8 +74,11 @@ class EngineSubject:
                 result = results[name]
                 output = self._output(result)
                 tokens[index, : len(output)] = output
-            rounds.update(kind for name in names for kind in self._rounds(results[name]))
-        return Draws(tokens, dict(rounds), True)
+            for name in names:
+                kinds = self._rounds(results[name])
+                rounds.update(kinds)
+                drafting += any(kind.drafted for kind in kinds)
+        return Draws(tokens, dict(rounds), True, totals_of(rounds, drafting))
 
     def _output(self, result: GenerateResult) -> list[int]:
         if result.error is not None:

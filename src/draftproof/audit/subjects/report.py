@@ -20,6 +20,7 @@ __all__ = [
     "facts_of_on_off",
     "node_facts",
     "speculation_text",
+    "verdict_fact",
 ]
 
 #: What it is, and what was found.
@@ -47,7 +48,7 @@ def facts_of(evidence: Evidence, verdict: Verdict) -> list[Fact]:
     draws = sum(prompt.counts.num_draws for prompt in evidence.prompts)
     outcomes = sum(len(prompt.law) for prompt in evidence.prompts)
     facts = [
-        ("verdict", f"{verdict.verdict}: {verdict.reason}"),
+        verdict_fact(verdict.verdict, verdict.reason),
         ("subject", evidence.subject),
         ("evidence", f"{draws} draws, prompts: {len(evidence.prompts)}, {outcomes} outcomes"),
         ("false alarms", f"an exact decoder is called biased with probability {verdict.alpha:g}"),
@@ -68,6 +69,24 @@ def facts_of(evidence: Evidence, verdict: Verdict) -> list[Fact]:
     facts.append(("plan", f"TV {plan.tv:g} to be seen with probability {plan.power:g}"))
     facts += [(name, text) for name, text in sorted(evidence.notes.items())]
     return facts
+
+
+def verdict_fact(verdict: str, reason: str) -> Fact:
+    """Return a verdict with its reason; a reason that says it already stands alone.
+
+    Parameters
+    ----------
+    verdict : str
+        The verdict.
+    reason : str
+        One sentence.
+
+    Returns
+    -------
+    (str, str)
+        Label and sentence.
+    """
+    return "verdict", reason if reason.startswith(f"{verdict} ") else f"{verdict}: {reason}"
 
 
 def _sensitivity(evidence: Evidence, verdict: Verdict) -> str:
@@ -215,7 +234,7 @@ def facts_of_on_off(evidence: OnOffEvidence, verdict: OnOffVerdict) -> list[Fact
         Labels and sentences; the labels may repeat.
     """
     facts = [
-        ("verdict", f"{verdict.verdict}: {verdict.reason}"),
+        verdict_fact(verdict.verdict, verdict.reason),
         ("subject", evidence.subject),
         ("evidence", "speculation on against off; a fault that both share does not show"),
         ("false alarms", f"equal laws are called different with probability {verdict.alpha:g}"),

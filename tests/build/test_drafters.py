@@ -21,6 +21,7 @@ from draftproof.proposers import (
     NgramProposer,
     NgramTreeProposer,
     PredictionProposer,
+    PredictionTreeProposer,
     SuffixProposer,
     SuffixTreeProposer,
 )
@@ -47,6 +48,7 @@ def made(**config):
         ({"method": "draft_model_tree", "num_layers": 1}, DraftModelTreeProposer, 10),
         ({"method": "ngram_tree"}, NgramTreeProposer, 8),
         ({"method": "suffix-tree"}, SuffixTreeProposer, 8),
+        ({"method": "prediction-tree"}, PredictionTreeProposer, 12),
         ({"method": "draft-head-tree", "model": "x"}, DraftHeadTreeProposer, 10),
         ({"method": "draft_model_tree", "model": "x"}, DraftModelTreeProposer, 10),
     ],
@@ -144,6 +146,8 @@ def test_every_key_acts(key):
             parts += [*proposer._draftless, proposer._model]
         if method == "suffix_tree":
             parts.append(proposer._suffixes)
+        if method == "prediction_tree":
+            parts.append(proposer._predictions)
         assert value in [getattr(part, name, None) for part in parts]
 
 

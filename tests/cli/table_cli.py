@@ -21,7 +21,12 @@ from draftproof.build.speculative import SpeculativeConfig
 from draftproof.cli import CliContext, main
 from draftproof.engine import Engine, EngineCore, SchedulerConfig
 from draftproof.errors import ConfigError, ModelFileError, PromptError
-from draftproof.proposers import DraftModelProposer, NgramProposer, PredictionProposer
+from draftproof.proposers import (
+    DraftModelProposer,
+    NgramProposer,
+    PredictionProposer,
+    PredictionTreeProposer,
+)
 
 CHARACTERS = "\n" + "".join(map(chr, range(0x20, 0x7F)))
 EOS = len(CHARACTERS)
@@ -105,7 +110,8 @@ def load(
         raise ModelFileError(f"{model}: no such model file; expected table")
     config = dict(speculative_config or {})
     unused["progress"]("loading the table")
-    if config.get("method") not in (None, "ngram", "prediction", "draft_head"):
+    methods = (None, "ngram", "prediction", "prediction-tree", "draft_head")
+    if config.get("method") not in methods:
         raise ConfigError(f"method is {config['method']!r}; expected 'ngram' or 'prediction'")
     drafting = config.get("method") is not None
     backend = UnhurriedBackend(
@@ -119,6 +125,7 @@ def load(
     drafters = {
         "ngram": NgramProposer(min_n=2, max_n=5),
         "prediction": PredictionProposer(),
+        "prediction_tree": PredictionTreeProposer(),
         # A table has no hidden states: a model of its own stands in for a head.
         "draft_head": DraftModelProposer(
             TableBackend(FunctionTable(VOCAB_SIZE, next_law, span=1)), name="draft-head"

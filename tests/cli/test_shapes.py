@@ -74,14 +74,14 @@ def test_several_completions(invoke):
     assert "completion 3 of 3" in outcome.stderr
 
 
-def test_a_prediction_is_the_draft(invoke, tmp_path):
+@pytest.mark.parametrize("method", ["prediction", "prediction-tree"])
+def test_a_prediction_is_the_draft(invoke, tmp_path, method):
     words = ("generate", "hello", "--max-tokens", 20, "--ignore-eos")
     expected = text_of(invoke(*words))
     file = tmp_path / "prediction.txt"
     file.write_text(expected.rstrip("\n"))
-    outcome = invoke(
-        *words, "--json", "--prediction", file, "--speculative-config", '{"method": "prediction"}'
-    )
+    config = json.dumps({"method": method})
+    outcome = invoke(*words, "--json", "--prediction", file, "--speculative-config", config)
     document = json.loads(text_of(outcome))
     assert document["text"] + "\n" == expected
     assert document["stats"]["acceptance_rate"] == 1.0

@@ -93,7 +93,9 @@ class GatedBackend(TableBackend):
         return self.store.cache.usage()
 
 
-def make_engine(*, context_length=512, num_pages=512, kappa=0, max_rows=8, **options):
+def make_engine(
+    *, context_length=512, num_pages=512, kappa=0, max_rows=8, proposers=None, **options
+):
     backend = GatedBackend(
         FunctionTable(VOCAB_SIZE, next_law, span=1),
         PagedStore(num_pages=num_pages),
@@ -104,7 +106,8 @@ def make_engine(*, context_length=512, num_pages=512, kappa=0, max_rows=8, **opt
     core = EngineCore(
         backend,
         tokenizer=tokenizer,
-        proposers=[NgramProposer(min_n=1, max_n=4), SuffixProposer(), PredictionProposer()],
+        proposers=proposers
+        or [NgramProposer(min_n=1, max_n=4), SuffixProposer(), PredictionProposer()],
         kappa=kappa,
         constraints=lazy_constraints(tokenizer, VOCAB_SIZE),
         scheduler=SchedulerConfig(max_rows=max_rows),

@@ -6,6 +6,8 @@ import asyncio
 
 import pytest
 
+from draftproof.proposers import PredictionTreeProposer
+
 CHARACTERS = "\n" + "".join(map(chr, range(0x20, 0x7F)))
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 #: The end token is forbidden, so that every text has its full length.
@@ -257,6 +259,24 @@ def test_prediction_without_a_reader(tools, kit_type):
     answer = kit_type(engine=engine).post(COMPLETIONS, **body)
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == "prediction"
+
+
+@pytest.mark.parametrize("method", [None, "prediction-tree", "prediction_tree"])
+def test_a_prediction_that_is_drafted_as_a_tree_is_counted(tools, kit_type, method):
+    engine = tools.make_engine(kappa=6, proposers=[PredictionTreeProposer()])
+    kit = kit_type(engine=engine, kappa=6)
+    plain = BASE | {"temperature": 0}
+    (expected,) = texts_of(kit, [plain | OFF])
+    body = plain | {
+        "prediction": {"type": "content", "content": expected[:9] + "#" + expected[10:]}
+    }
+    if method:
+        body["speculative_config"] = {"method": method}
+    answer = kit_type(engine=engine, kappa=6).post(COMPLETIONS, **body).json()
+    assert answer["choices"][0]["text"] == expected
+    details = answer["usage"]["completion_tokens_details"]
+    assert details["accepted_prediction_tokens"] > 20
+    assert details["rejected_prediction_tokens"] > 0
 
 
 def test_a_server_without_a_default_drafter(kit_type):

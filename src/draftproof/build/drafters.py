@@ -17,6 +17,7 @@ from draftproof.proposers import (
     NgramProposer,
     NgramTreeProposer,
     PredictionProposer,
+    PredictionTreeProposer,
     RetokenisedProposer,
     SuffixProposer,
     SuffixTreeProposer,
@@ -99,6 +100,8 @@ def make_proposers(
             ]
         case "suffix_tree":
             return [_suffix_tree(config)]
+        case "prediction_tree":
+            return [_prediction_tree(config)]
         case "draft_model_tree":
             return [
                 DraftModelTreeProposer(
@@ -199,6 +202,12 @@ def _suffix_tree(config: SpeculativeConfig) -> SuffixTreeProposer:
 
 def _prediction(config: SpeculativeConfig) -> PredictionProposer:
     return PredictionProposer(
+        min_context=config.prediction_min_context, min_score=config.prediction_min_score
+    )
+
+
+def _prediction_tree(config: SpeculativeConfig) -> PredictionTreeProposer:
+    return PredictionTreeProposer(
         min_context=config.prediction_min_context, min_score=config.prediction_min_score
     )
 

@@ -52,7 +52,7 @@ _LOOKUP_S, _STEP_S, _TOKEN_S = 1e-4, 4e-4, 1e-4
 _CHANGE_S = 0.01
 #: Drafters that were not measured by themselves and the measured one that costs the same.
 _PRICED_AS: Final = MappingProxyType(
-    dict.fromkeys(("suffix", "prediction", "ngram_tree", "suffix_tree"), "ngram")
+    dict.fromkeys(("suffix", "prediction", "ngram_tree", "suffix_tree", "prediction_tree"), "ngram")
 )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["AUTO_KAPPA", "DEFAULT_KAPPA", "HEADS", "LAWFUL", "OWNERS", "TREES"]
+__all__ = ["AUTO_KAPPA", "DEFAULT_KAPPA", "HEADS", "LAWFUL", "OWNERS", "PREDICTED", "TREES"]
 
 #: Drafts per round where the user gives none: n-grams cost nothing, a model's do. Suffix
 #: drafts end by themselves where they are not worth it.
@@ -18,6 +18,7 @@ DEFAULT_KAPPA: Final = {
     "hybrid": 8,
     "ngram_tree": 8,
     "suffix_tree": 8,
+    "prediction_tree": 12,
     "draft_model_tree": 10,
     "draft_head_tree": 10,
     "none": 0,
@@ -42,10 +43,17 @@ LAWFUL: Final = (*_MODEL, *HEADS)
 #: Methods that may take the target's first layers for a draft model.
 _EXITS: Final = ("early_exit", "hybrid", "draft_model_tree")
 _NGRAM: Final = ("ngram", "ngram_tree")
-TREES: Final = ("ngram_tree", "suffix_tree", "draft_model_tree", "draft_head_tree")
+TREES: Final = (
+    "ngram_tree",
+    "suffix_tree",
+    "prediction_tree",
+    "draft_model_tree",
+    "draft_head_tree",
+)
 _SHAPED: Final = ("ngram_tree", "draft_model_tree", "draft_head_tree")
 _SUFFIX: Final = ("suffix", "suffix_tree", "hybrid")
-_PREDICTION: Final = ("prediction", "hybrid")
+#: Methods that read a prediction.
+PREDICTED: Final = ("prediction", "prediction_tree", "hybrid")
 #: Which methods a key acts on, for every key that does not act on all of them.
 OWNERS: Final = {
     "model": LAWFUL,
@@ -64,8 +72,8 @@ OWNERS: Final = {
     "suffix_min_score": _SUFFIX,
     "suffix_window": _SUFFIX,
     "suffix_tenant_tokens": _SUFFIX,
-    "prediction_min_context": _PREDICTION,
-    "prediction_min_score": _PREDICTION,
+    "prediction_min_context": PREDICTED,
+    "prediction_min_score": PREDICTED,
     "hybrid_model_tokens": ("hybrid",),
     "hybrid_enough": ("hybrid",),
     "num_speculative_tokens_per_batch_size": tuple(m for m in DEFAULT_KAPPA if m != "none"),

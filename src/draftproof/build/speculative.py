@@ -30,9 +30,10 @@ class SpeculativeConfig(BaseModel):
     method : str
         ``"none"``, ``"ngram"``, ``"suffix"``, ``"prediction"``, ``"draft_model"``,
         ``"draft_head"``, ``"early_exit"``, ``"hybrid"``, ``"ngram_tree"``, ``"suffix_tree"``,
-        ``"draft_model_tree"`` or ``"draft_head_tree"``. The drafter. When only ``model`` is
-        given, ``"draft_head"`` where it is a head, else ``"draft_model"``. ``"hybrid"`` drafts
-        from the request's prediction, else from suffixes, and lets the model go on.
+        ``"prediction_tree"``, ``"draft_model_tree"`` or ``"draft_head_tree"``. The drafter.
+        When only ``model`` is given, ``"draft_head"`` where it is a head, else
+        ``"draft_model"``. ``"hybrid"`` drafts from the request's prediction, else from
+        suffixes, and lets the model go on.
     model : str, optional
         The draft model, for ``"draft_model"`` and ``"hybrid"``; the name or the folder of a
         head, for ``"draft_head"``, ``"draft_head_tree"`` and ``"hybrid"``.
@@ -65,7 +66,8 @@ class SpeculativeConfig(BaseModel):
         *Ours*: children per node at each depth, for a model or a head; None takes the
         best shape for the number of nodes.
     tree_acceptance : float, optional
-        *Ours*: the acceptance that trees are shaped for; ``"suffix_tree"`` goes by counts.
+        *Ours*: the acceptance that trees are shaped for; ``"suffix_tree"`` goes by counts,
+        ``"prediction_tree"`` by what agrees.
     rejection_sample_method : str, optional
         ``"standard"``, ``"block"``, ``"coupled"`` or ``"sample-match"``. None takes
         ``"block"`` for sampled drafts and ``"standard"`` for deterministic ones. Rules
@@ -125,6 +127,7 @@ class SpeculativeConfig(BaseModel):
         "hybrid",
         "ngram_tree",
         "suffix_tree",
+        "prediction_tree",
         "draft_model_tree",
         "draft_head_tree",
     ] = "none"

@@ -12,10 +12,10 @@ import typer
 from draftproof.cli import options as o
 from draftproof.cli import values as v
 from draftproof.cli.context import CliContext, Notes, write_data
-from draftproof.cli.generate_checks import check_combination
+from draftproof.cli.generate_checks import check_combination, check_prediction
 from draftproof.cli.prompts import as_chat, read_prompt, wants_chat
 from draftproof.cli.tracing import TraceFile, TraceText, tracing
-from draftproof.errors import ConfigError, DraftproofError
+from draftproof.errors import DraftproofError
 
 if TYPE_CHECKING:
     from draftproof.engine import Engine, Prompt, StepOutput
@@ -137,11 +137,7 @@ def generate(
         logprobs_mode=logprobs_mode,
         trace=trace,
     )
-    if prediction is not None and config.get("method") not in ("prediction", "hybrid"):
-        raise ConfigError(
-            f"--prediction {prediction} needs a method that reads it; "
-            'expected --speculative-config \'{"method": "prediction"}\''
-        )
+    check_prediction(prediction, config.get("method"))
     is_chat = wants_chat(chat, system)
     request: dict[str, Any] = {
         "max_tokens": max_tokens,

@@ -7,7 +7,7 @@ from pathlib import Path
 from draftproof.cli import options as o
 from draftproof.errors import ConfigError
 
-__all__ = ["check_combination"]
+__all__ = ["check_combination", "check_prediction"]
 
 
 def check_combination(
@@ -80,6 +80,32 @@ def check_combination(
         raise ConfigError("--prompts writes one JSON object per line; no --json, no --show-sources")
     if output is not None and output.exists() and prompts.exists() and output.samefile(prompts):
         raise ConfigError(f"--output {output} is the input; expected another file")
+
+
+def check_prediction(path: Path | None, method: str | None) -> None:
+    """Refuse a prediction that the drafter would not read.
+
+    Parameters
+    ----------
+    path : Path, optional
+        What ``--prediction`` says.
+    method : str, optional
+        The configured method.
+
+    Raises
+    ------
+    ConfigError
+        If another method is needed.
+    """
+    if path is None:
+        return
+    from draftproof.build.methods import PREDICTED
+
+    if str(method).replace("-", "_") not in PREDICTED:
+        raise ConfigError(
+            f"--prediction {path} needs a method that reads it; "
+            'expected --speculative-config \'{"method": "prediction"}\''
+        )
 
 
 def _is_same(one: Path, other: Path) -> bool:

@@ -189,7 +189,7 @@ Prediction = Annotated[
         SPECULATION,
         "--prediction",
         metavar="FILE",
-        help="What the output is expected to be, for the methods prediction and hybrid.",
+        help="What the output is expected to be, for prediction, hybrid, and trees of them.",
     ),
 ]
 

@@ -104,7 +104,7 @@ class SpecDecodeStats:
             self.num_accepted_tokens_per_pos[i] += 1
 
     def _count_drafters(self, record: StepRecord) -> None:
-        """Count drafted and kept tokens by who made them; trees have one drafter."""
+        """Count drafted and kept tokens by who made them."""
         drafted, accepted = self.num_draft_tokens_per_drafter, self.num_accepted_tokens_per_drafter
         sources, name = record.draft_sources, record.proposer
         if not sources:
@@ -115,8 +115,8 @@ class SpecDecodeStats:
         for name in sources:
             drafted[name] = drafted.get(name, 0) + 1
             accepted.setdefault(name, 0)
-        for name in sources[: record.num_accepted]:
-            accepted[name] += 1
+        for number in record.kept:
+            accepted[sources[number]] += 1
 
     def merge(self, other: SpecDecodeStats) -> SpecDecodeStats:
         """Return the pooled counters of both; neither is changed."""

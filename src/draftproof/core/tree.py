@@ -41,6 +41,8 @@ class TreeDraft:
         Name of the drafter.
     note : str
         Why nothing was proposed, when there is a reason worth telling.
+    sources : tuple of str, length N, optional
+        Which part of a mixed drafter made each node; None says ``proposer`` made all.
 
     Raises
     ------
@@ -56,10 +58,14 @@ class TreeDraft:
     child_laws: tuple[Law | None, ...] | None = None
     proposer: str = "none"
     note: str = ""
+    sources: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         """Refuse what is no tree, and siblings that repeat a token."""
         count = len(self.token_ids)
+        if self.sources is not None and len(self.sources) != count:
+            msg = f"{len(self.sources)} sources for {count} nodes of {self.proposer}"
+            raise InvariantError(msg)
         num_laws = count + 1 if self.child_laws is None else len(self.child_laws)
         if len(self.parents) != count or num_laws != count + 1:
             msg = (
@@ -107,7 +113,7 @@ class TreeDraft:
         """Return the tree without branches that holds the same drafts and laws."""
         laws = None if draft.laws is None else (*draft.laws, None)
         parents = tuple(range(-1, len(draft) - 1))
-        return cls(draft.token_ids, parents, laws, draft.proposer, draft.note)
+        return cls(draft.token_ids, parents, laws, draft.proposer, draft.note, draft.sources)
 
     def __len__(self) -> int:
         """Return the number of nodes N."""

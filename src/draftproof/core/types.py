@@ -307,6 +307,9 @@ class StepRecord:
         For a draft that branches: the number of each node's parent, -1 for the root.
     draft_sources : tuple of str, optional
         Which part of a mixed drafter made each draft; None says ``proposer`` made all.
+    path : tuple of int, optional
+        For a draft that branches: the numbers of the nodes that the verifier kept, from the
+        root's child downwards.
     """
 
     request_id: str
@@ -318,6 +321,12 @@ class StepRecord:
     proposer: str = "none"
     parents: tuple[int, ...] | None = None
     draft_sources: tuple[str, ...] | None = None
+    path: tuple[int, ...] | None = None
+
+    @property
+    def kept(self) -> Sequence[int]:
+        """Numbers of the drafts that the verifier kept, the first token's first."""
+        return range(self.num_accepted) if self.path is None else self.path
 
     @property
     def depth(self) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from draftproof.core.protocols import ModelBackend
-from draftproof.core.types import StepRecord, TokenSource, TreeDraft, TreeVerdict
+from draftproof.core.types import Draft, StepRecord, TokenSource, TreeDraft, TreeVerdict
 from draftproof.engine.request import StepOutput, TokenEvent
 from draftproof.engine.scheduler import RowPlan
 from draftproof.engine.session import Session
@@ -65,16 +65,20 @@ def commit_row(
             break
     num_emitted = len(events)
     _keep_path(plan, path[: num_emitted - 1], target)
+    kept = path
+    if verdict.source == "accepted":
+        kept = (*path, _child(draft, path[-1] if path else -1, verdict.token_id))
     record = StepRecord(
         session.request_id,
         position,
         draft.token_ids,
-        len(path) + (verdict.source == "accepted"),
+        len(kept),
         tuple(tokens[:num_emitted]),
         tuple(sources[:num_emitted]),
         draft.proposer if draft.token_ids else "none",
         draft.parents if isinstance(draft, TreeDraft) else None,
-        None if isinstance(draft, TreeDraft) else draft.sources,
+        draft.sources,
+        kept if isinstance(draft, TreeDraft) else None,
     )
     session.stats.add(record)
     return StepOutput(
@@ -101,6 +105,14 @@ def _push(session: Session, token: int) -> StopDecision:
             f"{session.params.min_tokens}"
         )
     return session.stopper.push(token, is_complete=is_complete)
+
+
+def _child(draft: Draft | TreeDraft, above: int, token_id: int) -> int:
+    """Return the number of the draft behind a kept one that holds a token."""
+    if isinstance(draft, Draft):
+        return above + 1
+    places = zip(draft.parents, draft.token_ids, strict=True)
+    return list(places).index((above, token_id))
 
 
 def _keep_path(plan: RowPlan, path: tuple[int, ...], target: ModelBackend) -> None:

@@ -15,6 +15,7 @@ from draftproof.proposers.suffix import SuffixProposer
 from draftproof.proposers.tree_draft_head import DraftHeadTreeProposer
 from draftproof.proposers.tree_draft_model import DraftModelTreeProposer
 from draftproof.proposers.tree_ngram import NgramTreeProposer
+from draftproof.proposers.tree_prediction import PredictionTreeProposer
 from draftproof.proposers.tree_suffix import SuffixTreeProposer
 from draftproof.proposers.vocabularies import DraftVocabulary, SharedVocabulary
 
@@ -30,6 +31,7 @@ __all__ = [
     "NgramTreeProposer",
     "NoProposer",
     "PredictionProposer",
+    "PredictionTreeProposer",
     "PredictionUsage",
     "RetokenisedProposer",
     "SharedVocabulary",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Sequence
 
@@ -13,6 +14,8 @@ __all__ = ["Alignment", "PredictionText"]
 DEPTH = 32
 #: How far before and behind the place of a divergence every place is tried.
 _BEFORE, _BEHIND = 32, 128
+#: Places beside the best one that are kept in mind.
+_MOST_OTHERS = 7
 #: After this many tokens that fit nowhere, no place is guessed any more.
 _MOST_GUESSES = 16
 #: Hits and misses that are assumed at first, what is left of them a token later, and what
@@ -66,7 +69,8 @@ class Alignment:
     The longest agreement wins. Of equal ones the place nearest to where the output would
     stand after an insertion or a replacement wins, then the earlier one. Where nothing
     agrees the output is taken to replace the prediction token by token, for a few
-    tokens; after that the place is unknown until something agrees.
+    tokens; after that the place is unknown until something agrees. Places that lost are
+    kept in mind as long as the output goes on as they say.
 
     Parameters
     ----------
@@ -89,6 +93,9 @@ class Alignment:
         self.place: int | None = 0
         #: Agreeing tokens before the place.
         self.run = 0
+        #: Other places that it may have reached, likelier ones first, and how many tokens
+        #: before each agree.
+        self.others: list[tuple[int, int]] = []
         #: The output so far.
         self.output: list[int] = []
         # How often the token that should have come did come, and how often not; the past
@@ -136,14 +143,20 @@ class Alignment:
             self._misses = _FADING * self._misses + (not is_hit)
         if place is not None and is_hit:
             self.place, self.run = place + 1, self.run + 1
+            if self.others:
+                self.others = [
+                    (other + 1, agreeing + 1)
+                    for other, agreeing in self.others
+                    if other < len(tokens) and tokens[other] == token
+                ]
         else:
-            self.place, self.run = self._find()
+            self.place, self.run, self.others = self._find()
         never_diverged = self.run == len(self.output) == self.place
         if self.place is not None and (self.run >= self._min_context or never_diverged):
             self._anchor, self._since = self.place, 0
 
-    def _find(self) -> tuple[int | None, int]:
-        """Return the best place for the output as it stands, and its agreement."""
+    def _find(self) -> tuple[int | None, int, list[tuple[int, int]]]:
+        """Return the best place for the output as it stands, its agreement, and other places."""
         output, size = self.output, len(self._prediction)
         reach = min(self._since, DEPTH)
         first = max(1, self._anchor - _BEFORE)
@@ -154,11 +167,22 @@ class Alignment:
         longest, places = self._prediction.best_places(output)
         if longest >= self._min_context:
             lengths |= dict.fromkeys(places, longest)
-        if not lengths:
-            guess = self._anchor + self._since
-            return (guess if self._since <= _MOST_GUESSES and guess < size else None), 0
-        best = min(lengths, key=lambda place: (-lengths[place], self._distance(place), place))
-        return best, lengths[best]
+        ranked = heapq.nsmallest(
+            1 + _MOST_OTHERS,
+            lengths.items(),
+            key=lambda item: (-item[1], self._distance(item[0]), item[0]),
+        )
+        # Nothing of these agrees: a replacement so far, then an insertion.
+        guesses = (self._anchor + self._since, self._anchor)
+        is_guessed = self._since <= _MOST_GUESSES
+        fitting = [g for g in guesses if is_guessed and g < size and g not in lengths]
+        others = [*ranked[1:], *((guess, 0) for guess in fitting)]
+        if ranked:
+            return *ranked[0], others
+        # An insertion alone was never the best guess.
+        if not fitting or fitting[0] != guesses[0]:
+            return None, 0, others
+        return guesses[0], 0, others[1:]
 
     def _distance(self, place: int) -> int:
         """Return how far a place is from those that an insertion or a replacement leads to."""

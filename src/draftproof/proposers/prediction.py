@@ -18,6 +18,8 @@ _UNSETTLED = 2
 #: Share of the output's last tokens that followed the prediction, from which on the next is
 #: told to be backed firmly.
 _FIRM = 0.7
+#: Who drafts from predictions, in records.
+_NAMES = frozenset({"prediction", "prediction-tree"})
 
 
 @dataclass(slots=True)
@@ -141,11 +143,53 @@ class PredictionProposer:
             return -1
         alignment = followed.read(token_ids)
         place = alignment.place
-        if place is None or place >= len(followed.prediction) or not self._most(alignment):
+        if place is None or place >= len(followed.prediction):
+            return 0
+        if not self.trusted(alignment, alignment.run):
             return 0
         if not alignment.is_settled:
             return 2 if alignment.run else 1
         return 3 if alignment.trust >= _FIRM else 2
+
+    def look_up(self, request: ProposalRequest) -> Alignment | None:
+        """Find where the output stands in the prediction, without drafting.
+
+        Parameters
+        ----------
+        request : ProposalRequest
+            The row that may draft.
+
+        Returns
+        -------
+        Alignment or None
+            With all of the output read; None where the request has no prediction.
+        """
+        if request.prediction:
+            return self._follow(request)
+        self._followed.pop(request.request_id, None)
+        self._without.add(request.request_id)
+        return None
+
+    def trusted(self, alignment: Alignment, agreeing: int) -> int:
+        """Return how many tokens of a place are drafted at most.
+
+        Parameters
+        ----------
+        alignment : Alignment
+            Where the output stands.
+        agreeing : int
+            Tokens before the place that agree.
+
+        Returns
+        -------
+        int
+            What recent output bears out, and few as long as hardly a token agrees.
+        """
+        most = alignment.worthwhile(self._min_score)
+        is_settled = alignment.is_settled and agreeing == alignment.run
+        if is_settled or agreeing >= self._min_context:
+            return most
+        return min(most, _UNSETTLED * (1 + agreeing))
 
     def release(self, request_id: str) -> None:
         """Forget a request and its prediction.
@@ -159,25 +203,18 @@ class PredictionProposer:
         self._without.discard(request_id)
 
     def _propose_one(self, request: ProposalRequest) -> Draft:
-        if not request.prediction:
-            self._followed.pop(request.request_id, None)
-            self._without.add(request.request_id)
+        alignment = self.look_up(request)
+        if alignment is None:
             return Draft(proposer=self.name, note="the request has no prediction")
-        alignment = self._follow(request)
         place = alignment.place
         if place is None:
             return Draft(proposer=self.name, note="the output has left the prediction")
-        kappa = min(request.kappa, self._most(alignment))
+        kappa = min(request.kappa, self.trusted(alignment, alignment.run))
         if kappa == 0:
             return Draft(proposer=self.name, note="the output hardly follows the prediction")
         tokens = tuple(request.prediction[place : place + kappa])
         note = "" if tokens else "the prediction is used up"
         return Draft(tokens, proposer=self.name, note=note)
-
-    def _most(self, alignment: Alignment) -> int:
-        """Return how many tokens a place that is known is trusted with."""
-        most = alignment.worthwhile(self._min_score)
-        return most if alignment.is_settled else min(most, _UNSETTLED * (1 + alignment.run))
 
     def _follow(self, request: ProposalRequest) -> Alignment:
         """Return where the request stands, with all of its output read."""
@@ -217,8 +254,8 @@ def prediction_usage(records: Iterable[StepRecord]) -> PredictionUsage:
     ----------
     records : iterable of StepRecord
         Rounds of one request or of many, of any drafter. Where a record names the source
-        of each draft, those from ``"prediction"`` count; otherwise the drafter's name
-        decides.
+        of each draft, those from ``"prediction"`` or ``"prediction-tree"`` count; otherwise
+        the drafter's name decides.
 
     Returns
     -------
@@ -230,8 +267,9 @@ def prediction_usage(records: Iterable[StepRecord]) -> PredictionUsage:
     for record in records:
         sources = record.draft_sources or (record.proposer,) * len(record.drafted)
         committed = sum(source == "accepted" for source in record.sources)
-        drafted = [i for i, source in enumerate(sources) if source == "prediction"]
-        kept = sum(i < committed for i in drafted)
+        drafted = [i for i, source in enumerate(sources) if source in _NAMES]
+        reached_output = set(record.kept[:committed])
+        kept = sum(i in reached_output for i in drafted)
         accepted += kept
         rejected += len(drafted) - kept
     return PredictionUsage(accepted, rejected)

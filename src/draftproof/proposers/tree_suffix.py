@@ -8,6 +8,7 @@ from itertools import count
 
 from draftproof.core.protocols import ProposalRequest
 from draftproof.core.types import TreeDraft
+from draftproof.proposers._candidates import Candidates
 from draftproof.proposers._contexts import ContextMatch
 from draftproof.proposers._following import DOUBT
 from draftproof.proposers.suffix import SuffixProposer
@@ -130,13 +131,29 @@ class SuffixTreeProposer:
         """Forget the earlier outputs of a tenant; unknown names are ignored."""
         self._suffixes.forget_tenant(tenant)
 
-    def _propose_one(self, request: ProposalRequest) -> TreeDraft:
+    def candidates(self, request: ProposalRequest) -> Candidates:
+        """Return the likeliest nodes for one row, with what was guessed of each.
+
+        Parameters
+        ----------
+        request : ProposalRequest
+            The row that may draft.
+
+        Returns
+        -------
+        Candidates
+            At most ``kappa`` nodes, or none with a note.
+        """
         matches, token_at = self._suffixes.look_up(request, shorter=_SHORTER)
         if not matches:
-            return TreeDraft(proposer=self.name, note="no earlier match")
-        tokens, parents = _likeliest(matches, token_at, request.kappa, self._min_score)
-        note = "" if tokens else f"no continuation scores {self._min_score} or more"
-        return TreeDraft(tokens, parents, None, self.name, note)
+            return Candidates(note="no earlier match")
+        tree = _likeliest(matches, token_at, request.kappa, self._min_score)
+        if tree.token_ids:
+            return tree
+        return Candidates(note=f"no continuation scores {self._min_score} or more")
+
+    def _propose_one(self, request: ProposalRequest) -> TreeDraft:
+        return self.candidates(request).draft(self.name)
 
 
 def _likeliest(
@@ -144,10 +161,11 @@ def _likeliest(
     token_at: Callable[[int, Sequence[int]], int | None],
     most: int,
     least_score: float,
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the tokens and the parents of the likeliest nodes, parents first."""
+) -> Candidates:
+    """Return the likeliest nodes, parents first."""
     tokens: list[int] = []
     parents: list[int] = []
+    scores: list[float] = []
     # (-score, order, parent, the path to the node, the matches that go on behind it)
     open_nodes: list[tuple[float, int, int, tuple[int, ...], list[ContextMatch]]] = []
     order = count()
@@ -163,9 +181,10 @@ def _likeliest(
         minus_score, _, parent, path, behind = heapq.heappop(open_nodes)
         tokens.append(path[-1])
         parents.append(parent)
+        scores.append(-minus_score)
         if len(tokens) < most:
             offer(len(tokens) - 1, path, -minus_score, behind)
-    return tuple(tokens), tuple(parents)
+    return Candidates(tuple(tokens), tuple(parents), tuple(scores))
 
 
 def _votes(

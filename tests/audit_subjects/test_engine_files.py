@@ -180,6 +180,10 @@ def test_rounds_of_llama_cpp_follow_from_what_its_drafter_was_asked(packages):
     assert any(kind.accepted for kind in drawn.rounds)
     for kind in drawn.rounds:
         assert kind.emitted == kind.accepted + (not kind.cut)
+    drafting = sum(times for kind, times in drawn.rounds.items() if kind.drafted)
+    assert sum(drawn.samples.values()) == drafting == drawn.totals.rounds
+    assert drawn.totals.draws <= 400
+    assert {len(each.prefix) for each in drawn.samples} == {1, 2, 3}
 
 
 def test_llama_cpp_without_a_drafter_plays_plain_rounds(packages):

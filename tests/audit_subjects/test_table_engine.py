@@ -7,14 +7,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from draftproof.audit import Evidence, Plan, judge
+from draftproof.audit import Certificate, Evidence, Plan, judge, recompute
 from draftproof.audit.subjects import Policy, TableRecipe, draw_all, prompt_evidence
 from draftproof.audit.subjects.parts import shares
+from draftproof.audit.subjects.report import facts_of
 from draftproof.audit.subjects.table_engine import PROMPT, LawDrafter, PrefixBackend
 from draftproof.core.params import SamplingParams
 from draftproof.core.types import TreeVerdict
 from draftproof.engine import EngineCore
 from draftproof.errors import BackendError, ConfigError
+from draftproof.evidence import offset_tests
 from draftproof.verify import NumpyExecutor
 
 #: A right engine is called biased with probability 0.001, and with these seeds it is not.
@@ -76,6 +78,45 @@ def test_a_wrong_executor_is_called_biased_with_the_right_name():
     assert verdict.verdict == "biased"
     assert verdict.diagnosis.name == "target drawn again on reject"
     assert verdict.worst_nodes[0].adjusted < 0.01
+
+
+class WrongAfterOne(NumpyExecutor):
+    """Takes the target's best token after exactly one kept draft, half of the time."""
+
+    def judge(self, rows, logits):
+        found = []
+        for row, verdict in zip(rows, super().judge(rows, logits), strict=True):
+            if len(verdict.path) == 1 and row.coins.sample(9) < 0.5:
+                best = int(logits[row.first_row + 1].argmax())
+                verdict = TreeVerdict(verdict.path, best, verdict.source)
+            found.append(verdict)
+        return found
+
+
+@pytest.mark.statistical
+def test_a_bias_is_placed_in_the_round_and_a_right_engine_at_no_place(tmp_path):
+    # At most 0.001 for each place of a right round; the planted bias moves the second token of a
+    # round by more than 0.1 and is seen with more than 0.99. Seeds are fixed.
+    recipe = TableRecipe(executor=WrongAfterOne)
+    (drawn,) = draw_all(recipe, [PROMPT], POLICY, DRAWS, first_seed=1)
+    prompt = prompt_evidence("table", recipe.law(), drawn, recipe.model())
+    assert sum(times for _, times in prompt.samples) == DRAWS
+    held = Evidence("engine", PLAN, (prompt,), rule="standard")
+    verdict = judge(held)
+    assert verdict.verdict == "biased"
+    first, second, *_ = verdict.offsets
+    assert (first.offset, first.num_draws, second.offset) == (0, DRAWS, 1)
+    assert first.adjusted > 1e-3
+    assert second.adjusted < 1e-2
+    assert any("after so many kept drafts: 0 kept" in text for _, text in facts_of(held, verdict))
+    path = tmp_path / "c.json"
+    Certificate.of(held).save(path)
+    assert recompute(Certificate.load(path))[1] == ()
+    right = TableRecipe()
+    (drawn,) = draw_all(right, [PROMPT], POLICY, DRAWS, first_seed=1)
+    samples = dict(prompt_evidence("table", right.law(), drawn).samples)
+    assert min(test.adjusted for test in offset_tests(right.law(), samples)) > 1e-3
+    assert audit(right).offsets is None
 
 
 @pytest.mark.statistical

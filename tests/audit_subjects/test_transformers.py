@@ -91,6 +91,13 @@ def test_drafts_by_early_exit_are_no_passes_of_the_target(model):
     emitted = sum(kind.emitted * times for kind, times in drawn.rounds.items())
     assert emitted == drawn.tokens.size == 20
     assert any(kind.drafted for kind in drawn.rounds)
+    # Every drafting round lies in its text where it was played.
+    drafting = sum(times for kind, times in drawn.rounds.items() if kind.drafted)
+    assert sum(drawn.samples.values()) == drafting == drawn.totals.rounds
+    texts = {tuple(row) for row in drawn.tokens.tolist()}
+    for each in drawn.samples:
+        played = each.prefix + each.emitted
+        assert any(text[: len(played)] == played for text in texts)
     assert model.config.num_hidden_layers == 2
 
 
@@ -110,6 +117,7 @@ def test_its_worker_gives_the_same_draws_and_nearly_the_same_law(model, tmp_path
     finally:
         there.close()
     np.testing.assert_array_equal(alone.tokens, away.tokens)
+    assert alone.samples == away.samples != {}
     assert alone.rounds == away.rounds
 
 

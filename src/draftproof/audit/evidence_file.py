@@ -7,7 +7,7 @@ whoever holds it, without the decoder and without the model.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import groupby
 from typing import Any
@@ -21,6 +21,7 @@ from draftproof.audit.table_law import TableLaw, items_of
 from draftproof.errors import ConfigError, InvariantError
 from draftproof.evidence.fixed_budget import check_alpha
 from draftproof.evidence.joint_law import Counts, JointLaw
+from draftproof.evidence.localise import RoundSample
 
 __all__ = ["SCHEMA", "Evidence", "ModelRows", "Plan", "PromptEvidence", "shown"]
 
@@ -167,7 +168,11 @@ class PromptEvidence:
         Slots of the draws in order of request (-1 for an impossible one), where their
         independence shall be tested.
     totals : DraftTotals, optional
-        Sums of the drafts, where the decoder reports those and no rounds.
+        Sums of the drafts, where the decoder reports those and no rounds, or says in how many
+        draws it drafted.
+    samples : tuple of (RoundSample, int)
+        Drafting rounds with their tokens, and how often each was played, where the decoder
+        says of which draw they were.
     """
 
     name: str
@@ -177,6 +182,7 @@ class PromptEvidence:
     model: ModelRows | None = None
     serial: tuple[int, ...] | None = None
     totals: DraftTotals | None = None
+    samples: tuple[tuple[RoundSample, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,6 +307,11 @@ def _prompt_to_json(prompt: PromptEvidence) -> dict[str, Any]:
         stored["serial"] = list(prompt.serial)
     if prompt.totals is not None:
         stored["totals"] = asdict(prompt.totals)
+    if prompt.samples:
+        stored["samples"] = [
+            [list(each.prefix), list(each.emitted), each.num_accepted, times]
+            for each, times in prompt.samples
+        ]
     return stored
 
 
@@ -335,7 +346,17 @@ def _prompt_from_json(stored: Mapping[str, Any]) -> PromptEvidence:
     serial = tuple(stored["serial"]) if "serial" in stored else None
     _check_whole("outcome of a draw in order", serial or (), -1)
     totals = DraftTotals(**stored["totals"]) if "totals" in stored else None
-    return PromptEvidence(stored["name"], law, counts, rounds, model, serial, totals)
+    samples = tuple(map(_sample_from_json, stored.get("samples", ())))
+    return PromptEvidence(stored["name"], law, counts, rounds, model, serial, totals, samples)
+
+
+def _sample_from_json(stored: Sequence[Any]) -> tuple[RoundSample, int]:
+    prefix, emitted, accepted, times = stored
+    _check_whole("number of kept drafts", (accepted,), 0)
+    _check_whole("number of equal rounds", (times,), 1)
+    if not emitted:
+        raise ConfigError("a round that emitted nothing: expected one token or more")
+    return RoundSample(tuple(prefix), tuple(emitted), accepted), times
 
 
 def _check_whole(what: str, numbers: Iterable[object], least: int) -> None:

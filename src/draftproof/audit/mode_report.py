@@ -13,6 +13,7 @@ from draftproof.audit.subjects.report import (
     Fact,
     diagnosis_facts,
     node_facts,
+    offset_facts,
     speculation_text,
     verdict_fact,
 )
@@ -76,7 +77,8 @@ def facts_of_sequential(evidence: SequentialEvidence, verdict: SequentialVerdict
     facts.append(("speculation", speculation_text(verdict.acceptance, final.prompts)))
     facts += [("finding", finding) for finding in verdict.findings]
     worst = max(range(len(final.prompts)), key=lambda i: verdict.estimates[i].value)
-    facts += node_facts(final.prompts[worst].name, verdict.worst_nodes)
+    name = final.prompts[worst].name
+    facts += node_facts(name, verdict.worst_nodes) + offset_facts(name, verdict.offsets)
     facts += diagnosis_facts(verdict.diagnosis, is_biased=verdict.verdict == "biased")
     return facts + sorted(final.notes.items())
 

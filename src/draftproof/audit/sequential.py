@@ -25,6 +25,7 @@ from draftproof.audit.verdict import (
     NAMED_NODES,
     diagnosis_of,
     findings_of,
+    offsets_of,
     pooled_acceptance,
 )
 from draftproof.errors import ConfigError
@@ -32,7 +33,7 @@ from draftproof.evidence.calibration import Calibrations
 from draftproof.evidence.estimate import TvEstimate, estimate_tv
 from draftproof.evidence.independence import DependenceTest, serial_test
 from draftproof.evidence.joint_law import Counts, JointLaw
-from draftproof.evidence.localise import NodeTest, localise
+from draftproof.evidence.localise import NodeTest, OffsetTest, localise
 from draftproof.evidence.sequential import SequentialAudit
 from draftproof.evidence.sequential_power import smallest_sequential
 
@@ -175,6 +176,8 @@ class SequentialVerdict(Judged):
         Whether draws were independent.
     findings : tuple of str
         In words.
+    offsets : tuple of OffsetTest, optional
+        Where in a block the worst prompt is wrong; see `draftproof.audit.verdict.Verdict`.
     """
 
     verdict: str
@@ -191,6 +194,7 @@ class SequentialVerdict(Judged):
     acceptance: AcceptanceAudit | None
     dependence: tuple[DependenceTest, ...]
     findings: tuple[str, ...]
+    offsets: tuple[OffsetTest, ...] | None = None
 
 
 def alternatives_of(law: JointLaw, model: ModelRows | None) -> NDArray[np.float64] | None:
@@ -256,12 +260,13 @@ def judge_sequential(evidence: SequentialEvidence) -> SequentialVerdict:
         )
     estimates = tuple(estimate_tv(p.law, p.counts, seed=plan.seed) for p in prompts)
     nodes: tuple[NodeTest, ...] = ()
-    diagnosis = None
+    diagnosis = offsets = None
     if alarmed_at is not None:
         calibrations = Calibrations(plan.calibration_samples, plan.seed)
         worst = prompts[max(range(len(prompts)), key=lambda i: estimates[i].value)]
         nodes = tuple(localise(worst.law, worst.counts, calibrations)[:NAMED_NODES])
         diagnosis = diagnosis_of(worst, calibrations)
+        offsets = offsets_of(worst, plan)
     dependent = any(test.p_value <= plan.alpha for test in dependence)
     verdict, reason = _decide(evidence, looks, alarmed_at, acceptance, dependent, shared)
     return SequentialVerdict(
@@ -279,6 +284,7 @@ def judge_sequential(evidence: SequentialEvidence) -> SequentialVerdict:
         acceptance,
         dependence,
         findings_of(verdict, acceptance, dependent, diagnosis),
+        offsets,
     )
 
 

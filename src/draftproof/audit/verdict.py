@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from draftproof.audit.acceptance import AcceptanceAudit, RoundLog, audit_acceptance, most_accepted
 from draftproof.audit.diagnose import Diagnosis, candidates_of, diagnose
-from draftproof.audit.evidence_file import Evidence, PromptEvidence
+from draftproof.audit.evidence_file import Evidence, Plan, PromptEvidence
 from draftproof.audit.judged import Judged
 from draftproof.audit.shown_drafts import silent_prompts, unshown
 from draftproof.evidence.calibration import Calibrations
@@ -19,7 +19,7 @@ from draftproof.evidence.fixed_budget import (
     fixed_budget_test,
 )
 from draftproof.evidence.independence import DependenceTest, serial_test
-from draftproof.evidence.localise import NodeTest, localise
+from draftproof.evidence.localise import NodeTest, OffsetTest, localise, offset_tests
 from draftproof.evidence.power import Power, power_of_fixture, smallest_detectable
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "diagnosis_of",
     "findings_of",
     "judge",
+    "offsets_of",
     "pooled_acceptance",
 ]
 
@@ -76,6 +77,9 @@ class Verdict(Judged):
         Whether draws were independent, where their order is known.
     findings : tuple of str
         In words, most important first.
+    offsets : tuple of OffsetTest, optional
+        Where a bias was found and the rounds of each draw are known: where in a block the worst
+        prompt is wrong.
     """
 
     verdict: str
@@ -93,6 +97,7 @@ class Verdict(Judged):
     acceptance: AcceptanceAudit | None
     dependence: tuple[DependenceTest, ...]
     findings: tuple[str, ...] = field(default=())
+    offsets: tuple[OffsetTest, ...] | None = None
 
 
 def judge(evidence: Evidence) -> Verdict:
@@ -123,10 +128,11 @@ def judge(evidence: Evidence) -> Verdict:
     )
     shared, single, power = _sensitivity(evidence, calibrations)
     nodes: tuple[NodeTest, ...] = ()
-    diagnosis = None
+    diagnosis = offsets = None
     if combined.rejects(plan.alpha):
         nodes = tuple(localise(worst.law, worst.counts, calibrations)[:NAMED_NODES])
         diagnosis = diagnosis_of(worst, calibrations)
+        offsets = offsets_of(worst, plan)
     dependent = any(test.p_value <= plan.alpha for test in dependence)
     verdict, reason = _decide(evidence, combined, tests, acceptance, dependent, shared)
     return Verdict(
@@ -145,6 +151,7 @@ def judge(evidence: Evidence) -> Verdict:
         acceptance,
         dependence,
         findings_of(verdict, acceptance, dependent, diagnosis),
+        offsets,
     )
 
 
@@ -237,6 +244,29 @@ def diagnosis_of(prompt: PromptEvidence, calibrations: Calibrations) -> Diagnosi
         max_speculative_rounds=model.max_speculative_rounds,
     )
     return diagnose(prompt.law, prompt.counts, candidates, calibrations)
+
+
+def offsets_of(prompt: PromptEvidence, plan: Plan) -> tuple[OffsetTest, ...] | None:
+    """Return where in a block the law of a prompt is wrong.
+
+    Parameters
+    ----------
+    prompt : PromptEvidence
+        The prompt.
+    plan : Plan
+        Samples and seed of the calibrations.
+
+    Returns
+    -------
+    tuple of OffsetTest, optional
+        None where the decoder does not say of which draw its rounds were.
+    """
+    if not prompt.samples:
+        return None
+    samples = dict(prompt.samples)
+    return tuple(
+        offset_tests(prompt.law, samples, num_samples=plan.calibration_samples, seed=plan.seed)
+    )
 
 
 def _decide(

@@ -11,8 +11,8 @@ module offers no such cut.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -262,7 +262,7 @@ def _as_dict(known: NextTokenLaw) -> dict[int, float]:
 
 def offset_tests(
     law: JointLaw,
-    rounds: Iterable[RoundSample],
+    rounds: Iterable[RoundSample] | Mapping[RoundSample, int],
     *,
     num_samples: int = 20_000,
     seed: int = 0,
@@ -273,8 +273,8 @@ def offset_tests(
     ----------
     law : JointLaw
         The reference law of the whole continuation.
-    rounds : iterable of RoundSample
-        All rounds that drafted, whatever became of them.
+    rounds : iterable of RoundSample, or mapping of RoundSample to int
+        All rounds that drafted, whatever became of them; or how often each was played.
     num_samples : int, default 20000
         Null samples for each offset.
     seed : int, default 0
@@ -292,7 +292,7 @@ def offset_tests(
     """
     laws = next_token_laws(law)
     tables: defaultdict[int, dict[Outcome, dict[int, int]]] = defaultdict(dict)
-    for sample in rounds:
+    for sample, times in Counter(rounds).items():
         if not sample.emitted:
             raise ConfigError("a round emitted no token: expected at least one")
         last = min(sample.num_accepted, len(sample.emitted) - 1)
@@ -304,7 +304,7 @@ def offset_tests(
                 break  # an impossible token came before; the node test reports it
             row = tables[offset].setdefault(prefix, {})
             token = sample.emitted[offset]
-            row[token] = row.get(token, 0) + 1
+            row[token] = row.get(token, 0) + times
     tests = [
         _offset_test(offset, tables[offset], laws, num_samples, seed) for offset in sorted(tables)
     ]

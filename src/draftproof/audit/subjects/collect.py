@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import astuple
+
 from draftproof.audit.evidence_file import ModelRows, PromptEvidence
 from draftproof.audit.subjects.draws import Draws
 from draftproof.evidence import JointLaw, count_draws, draw_slots
@@ -35,4 +37,5 @@ def prompt_evidence(
     """
     counts = count_draws(law, draws.tokens)
     serial = draw_slots(law, draws.tokens[:_SERIAL])
-    return PromptEvidence(name, law, counts, draws.log(), model, serial, draws.totals)
+    samples = tuple(sorted(draws.samples.items(), key=lambda pair: astuple(pair[0])))
+    return PromptEvidence(name, law, counts, draws.log(), model, serial, draws.totals, samples)

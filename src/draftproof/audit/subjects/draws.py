@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
@@ -14,9 +14,21 @@ from numpy.typing import NDArray
 from draftproof.audit.acceptance import RoundLog
 from draftproof.audit.draft_totals import DraftTotals
 from draftproof.core.params import SamplingParams
-from draftproof.errors import ConfigError
+from draftproof.errors import BackendError, ConfigError
+from draftproof.evidence.localise import RoundSample
 
-__all__ = ["Draws", "Policy", "RoundKind", "Subject", "own_seed", "padded", "totals_of"]
+__all__ = [
+    "Draws",
+    "Policy",
+    "RoundKind",
+    "Subject",
+    "own_seed",
+    "padded",
+    "placed_rounds",
+    "round_kind",
+    "round_samples",
+    "totals_of",
+]
 
 
 class RoundKind(NamedTuple):
@@ -83,12 +95,16 @@ class Draws:
         Whether it says.
     totals : DraftTotals, optional
         Sums of the drafts, where it says no more than that, or in how many draws it drafted.
+    samples : mapping of RoundSample to int
+        The drafting rounds with their tokens and how often each was played, where the subject
+        says of which draw its rounds were.
     """
 
     tokens: NDArray[np.int64]
     rounds: Mapping[RoundKind, int] = field(default_factory=dict)
     reports_rounds: bool = False
     totals: DraftTotals | None = None
+    samples: Mapping[RoundSample, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
         """Return the number of continuations."""
@@ -109,12 +125,15 @@ class Draws:
         """
         rounds = Counter(self.rounds)
         rounds.update(other.rounds)
+        samples = Counter(self.samples)
+        samples.update(other.samples)
         return replace(
             self,
             tokens=np.concatenate([self.tokens, other.tokens]),
             rounds=dict(rounds),
             reports_rounds=self.reports_rounds and other.reports_rounds,
             totals=_both(self.totals, other.totals),
+            samples=dict(samples),
         )
 
     def log(self) -> RoundLog | None:
@@ -128,6 +147,72 @@ class Draws:
         )
         drafted, accepted, emitted, cut = columns
         return RoundLog(drafted, accepted, emitted, tuple(map(bool, cut)))
+
+
+def round_samples(tokens: Sequence[int], kinds: Iterable[RoundKind]) -> Iterator[RoundSample]:
+    """Return the drafting rounds of one draw with their tokens.
+
+    Parameters
+    ----------
+    tokens : sequence of int
+        The draw.
+    kinds : iterable of RoundKind
+        All of its rounds in order, the plain ones too.
+
+    Yields
+    ------
+    RoundSample
+        One for each round that drafted and emitted something.
+    """
+    at = 0
+    for kind in kinds:
+        emitted = tuple(tokens[at : at + kind.emitted])
+        if kind.drafted and emitted:
+            yield RoundSample(tuple(tokens[:at]), emitted, kind.accepted)
+        at += kind.emitted
+
+
+def round_kind(told: Sequence[Any]) -> RoundKind:
+    """Return a round of the numbers that a worker tells: drafted, accepted, emitted, cut."""
+    drafted, accepted, emitted, cut = told
+    return RoundKind(int(drafted), int(accepted), int(emitted), bool(cut))
+
+
+def placed_rounds(
+    samples: Sequence[Sequence[int]], by_draw: Sequence[Sequence[Sequence[Any]]], horizon: int
+) -> tuple[Counter[RoundSample], int]:
+    """Return the drafting rounds of some draws, and in how many of these something was drafted.
+
+    Parameters
+    ----------
+    samples : sequence of sequence of int
+        The draws.
+    by_draw : sequence of sequence
+        The rounds of each in order, as `round_kind` takes them.
+    horizon : int
+        Tokens of a draw that count.
+
+    Returns
+    -------
+    rounds : Counter of RoundSample
+        How often each was played.
+    drafting : int
+        Draws with drafts.
+
+    Raises
+    ------
+    BackendError
+        If the rounds are those of another number of draws.
+    """
+    if len(by_draw) != len(samples):
+        raise BackendError(f"rounds of {len(by_draw)} draws, expected those of {len(samples)}")
+    found: Counter[RoundSample] = Counter()
+    drafting = 0
+    for sample, told in zip(samples, by_draw, strict=True):
+        kinds = list(map(round_kind, told))
+        found.update(round_samples(sample[:horizon], kinds))
+        drafting += any(kind.drafted for kind in kinds)
+    return found, drafting
 
 
 def totals_of(rounds: Mapping[RoundKind, int], draws: int | None) -> DraftTotals:

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from draftproof.audit.subjects.draws import Draws, Policy, RoundKind, totals_of
+from draftproof.audit.subjects.draws import Draws, Policy, RoundKind, round_samples, totals_of
 from draftproof.engine import EngineCore, GenerateRequest, GenerateResult, reads
+from draftproof.evidence.localise import RoundSample
 
 __all__ = ["EngineSubject", "tenant_of"]
 
@@ -55,6 +56,7 @@ class EngineSubject:
         prompt, tenant = tuple(prompt_ids), tenant_of(self.core)
         tokens = np.full((num, policy.horizon), -1, dtype=np.int64)
         rounds: Counter[RoundKind] = Counter()
+        samples: Counter[RoundSample] = Counter()
         drafting = 0
         for begin in range(0, num, _WAITING):
             names = {}
@@ -77,8 +79,9 @@ class EngineSubject:
             for name in names:
                 kinds = self._rounds(results[name])
                 rounds.update(kinds)
+                samples.update(round_samples(self._output(results[name]), kinds))
                 drafting += any(kind.drafted for kind in kinds)
-        return Draws(tokens, dict(rounds), True, totals_of(rounds, drafting))
+        return Draws(tokens, dict(rounds), True, totals_of(rounds, drafting), dict(samples))
 
     def _output(self, result: GenerateResult) -> list[int]:
         if result.error is not None:

@@ -16,12 +16,21 @@ from numpy.typing import NDArray
 
 from draftproof.audit.draft_totals import DraftTotals
 from draftproof.audit.subjects import workers
-from draftproof.audit.subjects.draws import Draws, Policy, RoundKind, own_seed, padded
+from draftproof.audit.subjects.draws import (
+    Draws,
+    Policy,
+    RoundKind,
+    own_seed,
+    padded,
+    placed_rounds,
+    round_kind,
+    totals_of,
+)
 from draftproof.audit.subjects.row_law import law_of_rows
 from draftproof.audit.subjects.worker_process import WorkerProcess
 from draftproof.core.params import SamplingParams
 from draftproof.errors import BackendError, ConfigError
-from draftproof.evidence import JointLaw
+from draftproof.evidence import JointLaw, RoundSample
 
 __all__ = ["ENGINES", "Description", "EngineProcessRecipe", "EngineProcessSubject"]
 
@@ -179,6 +188,8 @@ class EngineProcessSubject:
         }
         samples: list[list[int]] = []
         rounds: Counter[RoundKind] = Counter()
+        placed: Counter[RoundSample] = Counter()
+        drafting: list[int] = []
         totals: DraftTotals | None = DraftTotals(0, 0, 0)
         reports = True
         for begin in range(0, num, _DRAWS_PER_CALL):
@@ -191,11 +202,18 @@ class EngineProcessSubject:
             samples += told["samples"]
             reports = reports and told.get("rounds") is not None
             for *kind, times in told.get("rounds") or ():
-                rounds[RoundKind(int(kind[0]), int(kind[1]), int(kind[2]), bool(kind[3]))] += times
+                rounds[round_kind(kind)] += times
+            by_draw = told.get("by_draw")
+            if by_draw is not None:
+                found, number = placed_rounds(told["samples"], by_draw, policy.horizon)
+                placed.update(found)
+                drafting.append(number)
             part = told.get("totals")
             known = totals is not None and part is not None
             totals = totals + DraftTotals(**part) if totals is not None and known else None
-        return Draws(padded(samples, policy.horizon), dict(rounds), reports, totals)
+        if drafting and reports:
+            totals = totals_of(rounds, sum(drafting))
+        return Draws(padded(samples, policy.horizon), dict(rounds), reports, totals, dict(placed))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from draftproof.audit.draft_totals import DraftTotals
 from draftproof.audit.evidence_file import Evidence, PromptEvidence
 from draftproof.audit.subjects.on_off import OnOffEvidence, OnOffVerdict
 from draftproof.audit.verdict import Verdict
-from draftproof.evidence.localise import NodeTest
+from draftproof.evidence.localise import NodeTest, OffsetTest
 
 __all__ = [
     "Fact",
@@ -19,6 +19,7 @@ __all__ = [
     "facts_of",
     "facts_of_on_off",
     "node_facts",
+    "offset_facts",
     "speculation_text",
     "verdict_fact",
 ]
@@ -64,7 +65,8 @@ def facts_of(evidence: Evidence, verdict: Verdict) -> list[Fact]:
         facts.append(("bias", f"and {len(pairs) - _SHOWN_PROMPTS} prompts more, see the JSON"))
     facts.append(("speculation", speculation_text(verdict.acceptance, evidence.prompts)))
     facts += [("finding", finding) for finding in verdict.findings]
-    facts += node_facts(evidence.prompts[verdict.combined.worst].name, verdict.worst_nodes)
+    worst = evidence.prompts[verdict.combined.worst].name
+    facts += node_facts(worst, verdict.worst_nodes) + offset_facts(worst, verdict.offsets)
     facts += diagnosis_facts(verdict.diagnosis, is_biased=verdict.verdict == "biased")
     facts.append(("plan", f"TV {plan.tv:g} to be seen with probability {plan.power:g}"))
     facts += [(name, text) for name, text in sorted(evidence.notes.items())]
@@ -182,6 +184,29 @@ def node_facts(worst: str, nodes: Sequence[NodeTest]) -> list[Fact]:
             )
         )
     return facts
+
+
+def offset_facts(worst: str, offsets: Sequence[OffsetTest] | None) -> list[Fact]:
+    """Say where in a block a law is wrong.
+
+    Parameters
+    ----------
+    worst : str
+        Name of the prompt.
+    offsets : sequence of OffsetTest, optional
+        By place; None where nothing is known.
+
+    Returns
+    -------
+    list of (str, str)
+        One, or none.
+    """
+    if not offsets:
+        return []
+    places = ", ".join(
+        f"{test.offset} kept {test.adjusted:.2g} ({test.num_draws} rounds)" for test in offsets
+    )
+    return [("where", f"{worst!r}, adjusted p of the token after so many kept drafts: {places}")]
 
 
 def diagnosis_facts(found: Diagnosis | None, *, is_biased: bool) -> list[Fact]:

@@ -13,7 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from draftproof.audit.subjects.draws import Draws, Policy, RoundKind, own_seed, padded
+from draftproof.audit.subjects.draws import (
+    Draws,
+    Policy,
+    RoundKind,
+    own_seed,
+    padded,
+    placed_rounds,
+    totals_of,
+)
 from draftproof.core.params import SamplingParams
 from draftproof.errors import BackendError, ConfigError, ModelFileError
 from draftproof.evidence import JointLaw, Outcome
@@ -84,7 +92,9 @@ class TransformersSubject:
         except (ValueError, RuntimeError, IndexError) as error:
             raise BackendError(f"generate: {' '.join(str(error).split())}") from error
         rounds = {RoundKind(*kind): times for *kind, times in told["rounds"]}
-        return Draws(padded(told["samples"], policy.horizon), rounds, True)
+        placed, drafting = placed_rounds(told["samples"], told["by_draw"], policy.horizon)
+        tokens = padded(told["samples"], policy.horizon)
+        return Draws(tokens, rounds, True, totals_of(rounds, drafting), dict(placed))
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,7 +93,7 @@ class Engine:
         self, prompt_ids: Sequence[int], policy: dict[str, Any], seeds: Sequence[int]
     ) -> dict[str, Any]:
         """Generate once per seed; the rounds are read from what the drafter was asked."""
-        samples, rounds = [], []
+        samples, by_draw = [], []
         for seed in seeds:
             if self._drafter is not None:
                 self._drafter.calls.clear()
@@ -115,8 +115,9 @@ class Engine:
                     break
             stream.close()
             samples.append(sample)
-            rounds += self._rounds(len(prompt_ids), sample)
-        return {"samples": samples, "rounds": [[*kind, 1] for kind in rounds], "totals": None}
+            by_draw.append(self._rounds(len(prompt_ids), sample))
+        rounds = [[*kind, 1] for kinds in by_draw for kind in kinds]
+        return {"samples": samples, "rounds": rounds, "by_draw": by_draw, "totals": None}
 
     def _rounds(self, num_prompt: int, sample: list[int]) -> list[tuple[int, int, int, bool]]:
         """Return (drafted, accepted, emitted, cut) of the rounds of one text."""

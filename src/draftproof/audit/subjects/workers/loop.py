@@ -8,7 +8,8 @@ class ``Engine``::
                                            # parameters, order
     engine.encode(text) -> list of int
     engine.rows(texts) -> n rows of float32 logits after n lists of token ids
-    engine.draw(prompt_ids, policy, seeds) -> dict of samples, rounds, totals
+    engine.draw(prompt_ids, policy, seeds) -> dict of samples, rounds, totals, and by_draw
+                                           # where it knows the rounds of each sample in order
 
 A question is ``{"draftproof": 1, "id": n, "do": verb, ...}``, its answer ``{"draftproof": 1,
 "id": n, "ok": ...}`` or ``{"draftproof": 1, "id": n, "error": text}``. Standard output

@@ -150,7 +150,8 @@ def draw(
     Returns
     -------
     dict
-        ``samples``, ``rounds`` with how often each was played, ``totals``.
+        ``samples``, ``rounds`` with how often each was played, ``by_draw`` the rounds of each
+        sample in order, ``totals``.
     """
     ends = list(policy["eos_token_ids"])
     asked = {name: policy[name] for name in _KNOBS}
@@ -167,7 +168,7 @@ def draw(
     passes = Passes(model)
     hook = model.register_forward_pre_hook(passes, with_kwargs=True)
     samples = []
-    rounds: Counter[Kind] = Counter()
+    by_draw: list[list[Kind]] = []
     try:
         for seed in seeds:
             passes.seen.clear()
@@ -176,11 +177,12 @@ def draw(
             sample = output[0, given.shape[1] :].tolist()
             samples.append(sample)
             is_stopped = bool(sample) and sample[-1] in ends
-            rounds.update(passes.rounds(given.shape[1], len(sample), is_stopped))
+            by_draw.append(passes.rounds(given.shape[1], len(sample), is_stopped))
     finally:
         hook.remove()
+    rounds = Counter(kind for kinds in by_draw for kind in kinds)
     told = [[*kind, times] for kind, times in sorted(rounds.items())]
-    return {"samples": samples, "rounds": told, "totals": None}
+    return {"samples": samples, "rounds": told, "by_draw": by_draw, "totals": None}
 
 
 def _load(folder: str) -> Any:

@@ -7,7 +7,7 @@ keeps more than any exact one can is biased, whatever a test of the law has seen
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 
@@ -23,6 +23,7 @@ __all__ = [
     "RoundLog",
     "audit_acceptance",
     "block_optimum",
+    "check_whole",
     "is_whole",
     "most_accepted",
     "token_optimum",
@@ -125,6 +126,28 @@ def is_whole(number: object) -> bool:
         True for Python's and numpy's integers.
     """
     return isinstance(number, Integral) and not isinstance(number, bool)
+
+
+def check_whole(what: str, numbers: Iterable[object], least: int) -> None:
+    """Refuse numbers of a file that cannot be.
+
+    Parameters
+    ----------
+    what : str
+        What they are.
+    numbers : iterable of object
+        The numbers.
+    least : int
+        The smallest that may be.
+
+    Raises
+    ------
+    ConfigError
+        If one is no integer, or smaller.
+    """
+    for number in numbers:
+        if not is_whole(number) or number < least:  # type: ignore[operator]
+            raise ConfigError(f"{what} is {number!r}; expected a whole number from {least} on")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,15 +7,16 @@ whoever holds it, without the decoder and without the model.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from itertools import groupby
 from typing import Any
 
 import numpy as np
 
-from draftproof.audit.acceptance import RoundLog, is_whole
+from draftproof.audit.acceptance import RoundLog, check_whole
 from draftproof.audit.draft_totals import DraftTotals
+from draftproof.audit.placed_rounds import samples_from_json, samples_to_json
 from draftproof.audit.rounds import Prefix, Tables
 from draftproof.audit.table_law import TableLaw, items_of
 from draftproof.errors import ConfigError, InvariantError
@@ -172,7 +173,7 @@ class PromptEvidence:
         draws it drafted.
     samples : tuple of (RoundSample, int)
         Drafting rounds with their tokens, and how often each was played, where the decoder
-        says of which draw they were.
+        says of which draw they were; see `draftproof.audit.placed_rounds`.
     """
 
     name: str
@@ -308,10 +309,7 @@ def _prompt_to_json(prompt: PromptEvidence) -> dict[str, Any]:
     if prompt.totals is not None:
         stored["totals"] = asdict(prompt.totals)
     if prompt.samples:
-        stored["samples"] = [
-            [list(each.prefix), list(each.emitted), each.num_accepted, times]
-            for each, times in prompt.samples
-        ]
+        stored["samples"] = samples_to_json(prompt.samples)
     return stored
 
 
@@ -322,15 +320,15 @@ def _prompt_from_json(stored: Mapping[str, Any]) -> PromptEvidence:
         stored["horizon"],
         frozenset(stored["eos_token_ids"]),
     )
-    _check_whole("count", stored["counts"], 0)
-    _check_whole("count of an impossible outcome", (n for _key, n in stored["impossible"]), 1)
+    check_whole("count", stored["counts"], 0)
+    check_whole("count of an impossible outcome", (n for _key, n in stored["impossible"]), 1)
     cells = np.array(stored["counts"], dtype=np.int64)
     if cells.shape != (len(law),) or cells.min(initial=0) < 0:
         raise ConfigError(f"{len(cells)} counts of {len(law)} outcomes: expected one each")
     counts = Counts(cells, {tuple(key): times for key, times in stored["impossible"]})
     rounds = model = None
     if "rounds" in stored:
-        _check_whole("number of equal rounds", (row[4] for row in stored["rounds"]), 1)
+        check_whole("number of equal rounds", (row[4] for row in stored["rounds"]), 1)
         rows = [row[:4] for row in stored["rounds"] for _ in range(row[4])]
         columns = zip(*rows, strict=True) if rows else ((), (), (), ())
         rounds = RoundLog(*(tuple(column) for column in columns))
@@ -344,25 +342,10 @@ def _prompt_from_json(stored: Mapping[str, Any]) -> PromptEvidence:
             held["max_speculative_rounds"],
         )
     serial = tuple(stored["serial"]) if "serial" in stored else None
-    _check_whole("outcome of a draw in order", serial or (), -1)
+    check_whole("outcome of a draw in order", serial or (), -1)
     totals = DraftTotals(**stored["totals"]) if "totals" in stored else None
-    samples = tuple(map(_sample_from_json, stored.get("samples", ())))
+    samples = samples_from_json(stored.get("samples", ()))
     return PromptEvidence(stored["name"], law, counts, rounds, model, serial, totals, samples)
-
-
-def _sample_from_json(stored: Sequence[Any]) -> tuple[RoundSample, int]:
-    prefix, emitted, accepted, times = stored
-    _check_whole("number of kept drafts", (accepted,), 0)
-    _check_whole("number of equal rounds", (times,), 1)
-    if not emitted:
-        raise ConfigError("a round that emitted nothing: expected one token or more")
-    return RoundSample(tuple(prefix), tuple(emitted), accepted), times
-
-
-def _check_whole(what: str, numbers: Iterable[object], least: int) -> None:
-    for number in numbers:
-        if not is_whole(number) or number < least:  # type: ignore[operator]
-            raise ConfigError(f"{what} is {number!r}; expected a whole number from {least} on")
 
 
 def _rows_to_json(rows: Mapping[Prefix, Mapping[int, float]]) -> list[list[Any]]:

@@ -9,6 +9,7 @@ from draftproof.audit.acceptance import AcceptanceAudit, RoundLog, audit_accepta
 from draftproof.audit.diagnose import Diagnosis, candidates_of, diagnose
 from draftproof.audit.evidence_file import Evidence, Plan, PromptEvidence
 from draftproof.audit.judged import Judged
+from draftproof.audit.placed_rounds import certain_promises
 from draftproof.audit.shown_drafts import silent_prompts, unshown
 from draftproof.evidence.calibration import Calibrations
 from draftproof.evidence.estimate import TvEstimate, estimate_tv
@@ -184,7 +185,8 @@ def pooled_acceptance(evidence: Evidence) -> AcceptanceAudit | None:
     Returns
     -------
     AcceptanceAudit, optional
-        None where no rounds were reported.
+        None where no rounds were reported. The optimum is known where target and drafter are
+        given, and where all drafts were certain.
     """
     logs = [prompt.rounds for prompt in evidence.prompts if prompt.rounds is not None]
     if not logs:
@@ -193,6 +195,13 @@ def pooled_acceptance(evidence: Evidence) -> AcceptanceAudit | None:
     ceiling: list[float] = []
     for prompt in evidence.prompts:
         if prompt.rounds is None:
+            continue
+        certain = None
+        if prompt.model is None:
+            certain = certain_promises(prompt.law, prompt.rounds, prompt.samples)
+        if certain is not None:
+            promised += certain
+            ceiling += certain
             continue
         expected = {
             kappa: _optima(evidence, prompt, kappa) for kappa in set(prompt.rounds.drafted) if kappa

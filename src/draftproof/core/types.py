@@ -310,6 +310,9 @@ class StepRecord:
     path : tuple of int, optional
         For a draft that branches: the numbers of the nodes that the verifier kept, from the
         root's child downwards.
+    is_certain : bool
+        Whether the draft is a chain that its drafter had no choice about, so that each of its
+        laws is one-hot.
     """
 
     request_id: str
@@ -322,6 +325,7 @@ class StepRecord:
     parents: tuple[int, ...] | None = None
     draft_sources: tuple[str, ...] | None = None
     path: tuple[int, ...] | None = None
+    is_certain: bool = False
 
     @property
     def kept(self) -> Sequence[int]:

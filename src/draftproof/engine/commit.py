@@ -79,6 +79,7 @@ def commit_row(
         draft.parents if isinstance(draft, TreeDraft) else None,
         draft.sources,
         kept if isinstance(draft, TreeDraft) else None,
+        not isinstance(draft, TreeDraft) and bool(draft.token_ids) and draft.laws is None,
     )
     session.stats.add(record)
     return StepOutput(

@@ -98,11 +98,14 @@ class RoundSample:
         Tokens that the round committed.
     num_accepted : int
         Drafts that the rule kept.
+    drafted : tuple of int, optional
+        The drafts, where they are known and the drafter had no choice about them.
     """
 
     prefix: Outcome
     emitted: Outcome
     num_accepted: int
+    drafted: Outcome | None = None
 
 
 @dataclass(frozen=True, slots=True)

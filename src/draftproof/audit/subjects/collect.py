@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple
-
 from draftproof.audit.evidence_file import ModelRows, PromptEvidence
 from draftproof.audit.subjects.draws import Draws
-from draftproof.evidence import JointLaw, count_draws, draw_slots
+from draftproof.evidence import JointLaw, RoundSample, count_draws, draw_slots
+from draftproof.evidence.joint_law import Outcome
 
 __all__ = ["prompt_evidence"]
 
@@ -37,5 +36,10 @@ def prompt_evidence(
     """
     counts = count_draws(law, draws.tokens)
     serial = draw_slots(law, draws.tokens[:_SERIAL])
-    samples = tuple(sorted(draws.samples.items(), key=lambda pair: astuple(pair[0])))
+    samples = tuple(sorted(draws.samples.items(), key=_place))
     return PromptEvidence(name, law, counts, draws.log(), model, serial, draws.totals, samples)
+
+
+def _place(pair: tuple[RoundSample, int]) -> tuple[Outcome, Outcome, int, Outcome]:
+    sample = pair[0]
+    return sample.prefix, sample.emitted, sample.num_accepted, sample.drafted or ()

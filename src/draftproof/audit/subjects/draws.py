@@ -6,6 +6,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import repeat
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -149,7 +150,11 @@ class Draws:
         return RoundLog(drafted, accepted, emitted, tuple(map(bool, cut)))
 
 
-def round_samples(tokens: Sequence[int], kinds: Iterable[RoundKind]) -> Iterator[RoundSample]:
+def round_samples(
+    tokens: Sequence[int],
+    kinds: Iterable[RoundKind],
+    drafts: Iterable[tuple[int, ...] | None] = repeat(None),
+) -> Iterator[RoundSample]:
     """Return the drafting rounds of one draw with their tokens.
 
     Parameters
@@ -158,6 +163,8 @@ def round_samples(tokens: Sequence[int], kinds: Iterable[RoundKind]) -> Iterator
         The draw.
     kinds : iterable of RoundKind
         All of its rounds in order, the plain ones too.
+    drafts : iterable of tuple of int
+        What each round drafted, where that is known and certain.
 
     Yields
     ------
@@ -165,10 +172,10 @@ def round_samples(tokens: Sequence[int], kinds: Iterable[RoundKind]) -> Iterator
         One for each round that drafted and emitted something.
     """
     at = 0
-    for kind in kinds:
+    for kind, drafted in zip(kinds, drafts):  # noqa: B905  nothing known goes on for ever
         emitted = tuple(tokens[at : at + kind.emitted])
         if kind.drafted and emitted:
-            yield RoundSample(tuple(tokens[:at]), emitted, kind.accepted)
+            yield RoundSample(tuple(tokens[:at]), emitted, kind.accepted, drafted)
         at += kind.emitted
 
 

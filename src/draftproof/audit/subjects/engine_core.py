@@ -9,6 +9,7 @@ import numpy as np
 
 from draftproof.audit.subjects.draws import Draws, Policy, RoundKind, round_samples, totals_of
 from draftproof.engine import EngineCore, GenerateRequest, GenerateResult, reads
+from draftproof.evidence.joint_law import Outcome
 from draftproof.evidence.localise import RoundSample
 
 __all__ = ["EngineSubject", "tenant_of"]
@@ -77,9 +78,11 @@ class EngineSubject:
                 output = self._output(result)
                 tokens[index, : len(output)] = output
             for name in names:
-                kinds = self._rounds(results[name])
+                told = self._rounds(results[name])
+                kinds = [kind for kind, _drafts in told]
+                drafts = [certain for _kind, certain in told]
                 rounds.update(kinds)
-                samples.update(round_samples(self._output(results[name]), kinds))
+                samples.update(round_samples(self._output(results[name]), kinds, drafts))
                 drafting += any(kind.drafted for kind in kinds)
         return Draws(tokens, dict(rounds), True, totals_of(rounds, drafting), dict(samples))
 
@@ -88,14 +91,16 @@ class EngineSubject:
             raise result.error
         return result.token_ids[self._num_lead :]
 
-    def _rounds(self, result: GenerateResult) -> list[RoundKind]:
+    def _rounds(self, result: GenerateResult) -> list[tuple[RoundKind, Outcome | None]]:
+        """Return the rounds, each with its drafts where its drafter had no choice."""
         last = len(result.records) - 1
-        kinds = []
+        told: list[tuple[RoundKind, Outcome | None]] = []
         for index, record in enumerate(result.records):
             cut = index == last and result.finish_reason == "stop"
             kind = RoundKind(record.depth, record.num_accepted, len(record.emitted), cut)
+            drafts = record.drafted if record.is_certain else None
             if not self._num_lead:
-                kinds.append(kind)
+                told.append((kind, drafts))
             elif record.drafted:
-                return [kind]
-        return kinds
+                return [(kind, drafts)]
+        return told

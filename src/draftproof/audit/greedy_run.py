@@ -127,6 +127,7 @@ def greedy_evidence(
     *,
     num_tokens: int,
     kappas: Sequence[int] = DEFAULT_KAPPAS,
+    prediction: Sequence[int] = (),
     say: Callable[[str], None] = lambda _line: None,
 ) -> GreedyEvidence:
     """Write greedy texts with our engine, plain and with drafts, and check every token.
@@ -143,6 +144,8 @@ def greedy_evidence(
         Tokens of a text.
     kappas : sequence of int
         Most drafts of a round; each writes a text of its own.
+    prediction : sequence of int
+        Tokens that every text is expected to be, for drafters that read it.
     say : callable of str
         Gets a line for each prompt.
 
@@ -170,7 +173,8 @@ def greedy_evidence(
     texts = []
     for name, ids in prompts:
         for kappa in (0, *sorted(set(kappas))):
-            result = _write(core, tuple(ids), kappa, num_tokens)
+            expected = tuple(prediction) if kappa else ()
+            result = _write(core, tuple(ids), kappa, num_tokens, expected)
             texts.append(
                 check_greedy_text(core.target, name, ids, result[0], kappa, drafted=result[1])
             )
@@ -179,7 +183,11 @@ def greedy_evidence(
 
 
 def _write(
-    core: EngineCore, prompt_ids: tuple[int, ...], kappa: int, num_tokens: int
+    core: EngineCore,
+    prompt_ids: tuple[int, ...],
+    kappa: int,
+    num_tokens: int,
+    prediction: tuple[int, ...],
 ) -> tuple[list[int], int]:
     """Return the text that the engine writes alone, and how many tokens were drafted."""
     request = GenerateRequest(
@@ -188,6 +196,7 @@ def _write(
         max_tokens=num_tokens,
         ignore_eos=True,
         kappa=kappa,
+        prediction=prediction,
     )
     name = core.submit(request)
     result = core.run()[name]

@@ -17,6 +17,7 @@ from draftproof.cli.audit_finish import Outputs, finish, versions
 from draftproof.cli.audit_sequential import drawn_evidence
 from draftproof.cli.context import CliContext, Loader
 from draftproof.cli.flat_options import flat
+from draftproof.cli.generate_checks import check_prediction
 from draftproof.cli.given_options import given, refuse
 from draftproof.errors import ConfigError
 
@@ -32,8 +33,8 @@ TABLE = "Tables in place of a model"
 #: Options that say something of a model.
 _NOT_OF_TABLES = (
     "model", "backend", "precision", "n_gpu_layers", "main_gpu", "flash_attn", "cache_type_k",
-    "cache_type_v", "max_rows", "threads", "draft_model", "speculative_config", "prompt",
-    "prompt_ids", "prompts", "horizon", *m.POLICY,
+    "cache_type_v", "max_rows", "threads", "draft_model", "speculative_config",
+    "prediction", "prompt", "prompt_ids", "prompts", "horizon", *m.POLICY,
 )  # fmt: skip
 #: Packages of runtimes that are called otherwise.
 _PACKAGES = {"llamacpp": "llama-cpp-python"}
@@ -48,15 +49,24 @@ class _LoadedRecipe:
     config: Mapping[str, Any]
     options: Mapping[str, Any]
     say: Callable[[str], None]
+    prediction: str = ""
 
     def engine(self) -> Engine:
         config = dict(self.config) or None
         return self.load(self.model, speculative_config=config, progress=self.say, **self.options)
 
     def __call__(self) -> EngineSubject:
+        return self.subject(self.engine())
+
+    def subject(self, engine: Engine) -> EngineSubject:
         from draftproof.audit.subjects import EngineSubject
 
-        return EngineSubject(self.engine().core)
+        return EngineSubject(engine.core, prediction=self.prediction_ids(engine))
+
+    def prediction_ids(self, engine: Engine) -> tuple[int, ...]:
+        from draftproof.engine.inputs import prediction_ids
+
+        return prediction_ids(self.prediction, lambda: engine.tokenizer)
 
 
 def _silent(_line: str) -> None:
@@ -80,6 +90,7 @@ def engine(
     speculative_config: o.SpeculativeConfigJson = None,
     num_speculative_tokens: o.NumSpeculativeTokens = None,
     rule: o.RuleOf = None,
+    prediction: o.Prediction = None,
     table: Annotated[
         bool,
         typer.Option(
@@ -148,6 +159,8 @@ def engine(
         rule=rule and rule.value,
     )
     m.refuse_idle(ctx, mode, config)
+    check_prediction(prediction, config.get("method"), is_needed=True)
+    expected = "" if prediction is None else v.read_text_file(prediction, "--prediction")
     knobs = common.knobs(more)
     options = {
         "backend": backend.value,
@@ -166,7 +179,7 @@ def engine(
     speaks_of_drafts = mode in (m.Mode.LAW, m.Mode.MATRIX)
     if speaks_of_drafts:
         _drafts(common.drafts, has_drafter=bool(config))
-    loaded_by = _LoadedRecipe(context.load, model, config, options, _silent)
+    loaded_by = _LoadedRecipe(context.load, model, config, options, _silent, expected)
     outputs.notes.say(f"loading {model}")
     with loaded_by.engine() as loaded:
         default = a.DEFAULT_PROMPTS[: 1 if mode is m.Mode.MATRIX else None]
@@ -179,7 +192,13 @@ def engine(
             evidence = _of_engine(size, outputs, loaded, loaded_by, asked, policy, hands, drafts)
         else:
             question = m.Question(
-                loaded.core, _subject(loaded, config), asked, size, tokens, outputs.notes.say
+                loaded.core,
+                _subject(loaded, loaded_by),
+                asked,
+                size,
+                tokens,
+                outputs.notes.say,
+                loaded_by.prediction_ids(loaded),
             )
             evidence = m.run_mode(mode, question, knobs, common.horizon)
             if mode is m.Mode.MATRIX:
@@ -243,11 +262,12 @@ def _of_tables(
     )
 
 
-def _subject(loaded: Engine, config: Mapping[str, Any]) -> str:
+def _subject(loaded: Engine, recipe: _LoadedRecipe) -> str:
     info = loaded.core.target.info
+    told = f", prediction {recipe.prediction!r}" if recipe.prediction else ""
     return (
         f"draftproof's engine on {info.name} ({info.runtime}, {info.precision}), "
-        f"speculation {dict(config) or 'none'}"
+        f"speculation {dict(recipe.config) or 'none'}{told}"
     )
 
 
@@ -262,7 +282,7 @@ def _of_engine(
     drafts: a.Drafts,
 ) -> Evidence | SequentialEvidence:
     from draftproof.audit import Evidence
-    from draftproof.audit.subjects import EngineSubject, prompt_evidence
+    from draftproof.audit.subjects import prompt_evidence
     from draftproof.audit.watch import Watched
     from draftproof.evidence import enumerate_law
 
@@ -278,7 +298,7 @@ def _of_engine(
 
     def evidence_of(drawn: Sequence[Draws]) -> Evidence:
         return Evidence(
-            _subject(loaded, recipe.config),
+            _subject(loaded, recipe),
             size.plan(),
             tuple(
                 prompt_evidence(p.name, law, draws)
@@ -293,7 +313,7 @@ def _of_engine(
         )
 
     return drawn_evidence(
-        (lambda: EngineSubject(core)) if hands.are_here else recipe,
+        (lambda: recipe.subject(loaded)) if hands.are_here else recipe,
         [Watched(p.name, p.ids, law, policy) for p, law in zip(prompts, laws, strict=True)],
         size,
         evidence_of,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
@@ -102,7 +102,7 @@ _FOREIGN = {
     Mode.LAW: ("tokens",),
     Mode.STREAM: (
         "top_k", "top_p", "min_p", "horizon", "draws", "processes", "ray", "calibration_samples",
-        "sequential", "drafts",
+        "sequential", "drafts", "prediction",
     ),
     Mode.GREEDY: (
         *POLICY, "horizon", "draws", "processes", "ray", "calibration_samples", "sequential", "tv",
@@ -110,7 +110,7 @@ _FOREIGN = {
     ),
     Mode.STATE: (
         *POLICY, "horizon", "draws", "processes", "ray", "calibration_samples", "sequential",
-        "drafts",
+        "drafts", "prediction",
     ),
     Mode.MATRIX: (*POLICY, "processes", "ray", "sequential", "tokens"),
 }  # fmt: skip
@@ -201,6 +201,8 @@ class Question:
         Tokens, where somebody said.
     say : callable of str
         For remarks.
+    prediction : sequence of int, default ()
+        Tokens that outputs are expected to be.
     """
 
     core: EngineCore
@@ -209,6 +211,7 @@ class Question:
     size: a.AuditSize
     tokens: int | None
     say: Callable[[str], None]
+    prediction: Sequence[int] = ()
 
 
 def run_mode(mode: Mode, question: Question, knobs: dict[str, Any], horizon: int) -> Any:
@@ -250,7 +253,12 @@ def run_mode(mode: Mode, question: Question, knobs: dict[str, Any], horizon: int
 
         del notes["seeds"]
         evidence: Any = greedy_evidence(
-            question.core, question.subject, named, num_tokens=tokens or 0, say=question.say
+            question.core,
+            question.subject,
+            named,
+            num_tokens=tokens or 0,
+            prediction=question.prediction,
+            say=question.say,
         )
     elif mode is Mode.STATE:
         from draftproof.audit.state_run import state_evidence
@@ -306,7 +314,9 @@ def _matrix(question: Question, horizon: int, first: int) -> Any:
     core, prompt = question.core, question.prompts[0]
     if len(question.prompts) > 1:
         raise ConfigError(f"{len(question.prompts)} prompts with --matrix: expected one")
-    subject = DrawnMatrix(EngineSubject(core), core.target, prompt.ids)
+    subject = DrawnMatrix(
+        EngineSubject(core, prediction=question.prediction), core.target, prompt.ids
+    )
     groups = groups_of(subject, best_next_tokens(core.target, prompt.ids), horizon)
     evidence = run_matrix(
         subject,

@@ -82,7 +82,7 @@ def check_combination(
         raise ConfigError(f"--output {output} is the input; expected another file")
 
 
-def check_prediction(path: Path | None, method: str | None) -> None:
+def check_prediction(path: Path | None, method: str | None, *, is_needed: bool = False) -> None:
     """Refuse a prediction that the drafter would not read.
 
     Parameters
@@ -91,17 +91,22 @@ def check_prediction(path: Path | None, method: str | None) -> None:
         What ``--prediction`` says.
     method : str, optional
         The configured method.
+    is_needed : bool, default False
+        Whether a method that drafts nothing else has to have one.
 
     Raises
     ------
     ConfigError
-        If another method is needed.
+        If another method is needed, or there is nothing to draft from.
     """
-    if path is None:
-        return
     from draftproof.build.methods import PREDICTED
 
-    if str(method).replace("-", "_") not in PREDICTED:
+    spelled = str(method).replace("-", "_")
+    if path is None:
+        if is_needed and spelled.startswith("prediction"):
+            raise ConfigError(f"method {method} drafts from a prediction; expected --prediction")
+        return
+    if spelled not in PREDICTED:
         raise ConfigError(
             f"--prediction {path} needs a method that reads it; "
             'expected --speculative-config \'{"method": "prediction"}\''

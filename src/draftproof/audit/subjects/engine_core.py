@@ -46,11 +46,16 @@ class EngineSubject:
         the first token after a prompt is drawn without drafts, so a model whose first
         token is certain shows a drafting round at once. They are dropped, and of the
         rounds only the first that drafts is kept, which starts from one and the same text.
+    prediction : sequence of int, default ()
+        Tokens that every output is expected to be, for drafters that read it.
     """
 
-    def __init__(self, core: EngineCore, *, num_lead: int = 0) -> None:
+    def __init__(
+        self, core: EngineCore, *, num_lead: int = 0, prediction: Sequence[int] = ()
+    ) -> None:
         self.core = core
         self._num_lead = num_lead
+        self._prediction = tuple(prediction)
 
     def draw(self, prompt_ids: Sequence[int], policy: Policy, num: int, first_seed: int) -> Draws:
         """Return continuations; see `draftproof.audit.subjects.Subject`."""
@@ -69,6 +74,7 @@ class EngineSubject:
                     stop_token_ids=tuple(sorted(policy.eos_token_ids)),
                     ignore_eos=True,
                     seed=first_seed + index,
+                    prediction=self._prediction,
                     tenant=tenant,
                 )
                 names[self.core.submit(request)] = index

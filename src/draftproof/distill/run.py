@@ -185,7 +185,7 @@ def distill(
         TrainingPlan(left, rate=plan.rate, seed=plan.seed),
         folder=work,
         progress=progress,
-        start=plan.start and plan.start.head.tensors,
+        start=plan.start.head.tensors if plan.start else None,
     )
     progress(f"training ended: {trained.reason}")
     notes = _notes(plan, trained, recorded) | {TARGET_FINGERPRINT: fingerprint(borrowed.embedding)}

@@ -25,6 +25,8 @@ __all__ = ["SCHEMA", "OnOffEvidence", "OnOffVerdict", "TextCounts", "judge_on_of
 #: Name and version of the stored form.
 SCHEMA = "draftproof-on-off/1"
 _DIRECTIONS, _REPEATS, _HALVINGS = 8, 400, 12
+#: Null samples of a bar.
+_NULL = 4000
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,9 +264,13 @@ def _smallest(on: NDArray[np.int64], off: NDArray[np.int64], level: float, plan:
         return _smallest_other(n, m, level, plan.power)
     is_peaked = not has_half_mass(pooled)
     rng = seed_of(plan.seed, "on-off", on.tobytes(), off.tobytes())
-    null = _tv_and_g(rng.multinomial(n, pooled, 4000), rng.multinomial(m, pooled, 4000))
-    # Half of the level for each statistic: a little less power than the min-p test has.
-    bars = [_quantile(values, 1 - level / 2) for values in null]
+
+    def bars_of(law: NDArray[np.float64]) -> list[float]:
+        # Half of the level for each statistic: a little less power than the min-p test has.
+        null = _tv_and_g(rng.multinomial(n, law, _NULL), rng.multinomial(m, law, _NULL))
+        return [_quantile(values, 1 - level / 2) for values in null]
+
+    shared = bars_of(pooled)
 
     def power(tv: float) -> float:
         hits = []
@@ -272,6 +278,10 @@ def _smallest(on: NDArray[np.int64], off: NDArray[np.int64], level: float, plan:
         for moved in top_shifts(pooled, tv) if is_peaked else shifts:
             if moved is None:
                 continue
+            # Labels are permuted over both samples, and what is shifted into rare outcomes
+            # makes a peaked law less so: its bars rise with the shift.
+            mixed = n * moved / moved.sum() + m * pooled
+            bars = bars_of(mixed / mixed.sum()) if is_peaked else shared
             found = _tv_and_g(
                 rng.multinomial(n, moved / moved.sum(), _REPEATS),
                 rng.multinomial(m, pooled, _REPEATS),
@@ -289,13 +299,15 @@ def _smallest(on: NDArray[np.int64], off: NDArray[np.int64], level: float, plan:
 
 
 def _smallest_other(n: int, m: int, level: float, power: float) -> float:
-    """Return the mass of outcomes unseen in both samples that one of them would have shown."""
-    fewer = min(n, m)
-    # A permutation puts k such draws on one side with (share of the side)**k.
-    needed = int(np.ceil(np.log(level / 4) / np.log(max(n, m) / (n + m)))) + 1
-    if needed >= fewer:
-        return 1.0
-    return float(beta.ppf(power, needed, fewer - needed + 1))
+    """Return the mass of outcomes unseen in both samples that either of them would have shown."""
+    masses = []
+    for size in (n, m):
+        # A permutation puts k such draws on one side with (share of the side)**k.
+        needed = int(np.ceil(np.log(level / 4) / np.log(size / (n + m)))) + 1
+        if needed >= size:
+            return 1.0
+        masses.append(float(beta.ppf(power, needed, size - needed + 1)))
+    return max(masses)
 
 
 def _quantile(values: NDArray[np.float64], share: float) -> float:

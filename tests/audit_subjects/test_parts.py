@@ -4,6 +4,8 @@ import json
 import random
 import socket
 import sys
+import threading
+from contextlib import contextmanager, suppress
 from functools import reduce
 
 import numpy as np
@@ -12,7 +14,14 @@ from typer.testing import CliRunner
 
 from draftproof.audit import Certificate, Evidence, Plan
 from draftproof.audit.draft_totals import DraftTotals
-from draftproof.audit.subjects import Draws, Policy, RoundKind, TableRecipe, prompt_evidence
+from draftproof.audit.subjects import (
+    Draws,
+    Policy,
+    RoundKind,
+    TableRecipe,
+    prompt_evidence,
+    ray_crew,
+)
 from draftproof.audit.subjects.fan_out import draw_in_looks
 from draftproof.audit.subjects.parts import Part, Work, gather, shares
 from draftproof.audit.subjects.ray_crew import _draw_part, check_reachable
@@ -159,10 +168,46 @@ def test_without_ray_the_extra_is_named(monkeypatch):
         list(draw_in_looks(Echo, JOBS, [4], first_seed=1, ray="auto"))
 
 
+@contextmanager
+def listening(answer):
+    """A port that greets whoever connects with some bytes and hangs up; with None it is silent."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def greet():
+            with suppress(OSError):
+                connection, _ = server.accept()
+                with connection:
+                    connection.recv(100)
+                    connection.sendall(answer)
+
+        thread = threading.Thread(target=greet)
+        if answer is not None:
+            thread.start()
+        yield server.getsockname()[1]
+        if answer is not None:
+            thread.join()
+
+
+@pytest.mark.parametrize("answer", [None, b"", b"HTTP/1.0 404 Not Found\r\n\r\n"])
+@pytest.mark.parametrize("form", ["127.0.0.1:{}", "ray://127.0.0.1:{}"])
+def test_what_listens_and_is_no_ray_is_said_before_ray_waits_for_it(form, answer, monkeypatch):
+    monkeypatch.setattr(ray_crew, "_PATIENCE_S", 0.5)
+    with listening(answer) as port:
+        address = form.format(port)
+        with pytest.raises(BackendError, match=f"no Ray cluster at '{address}': something listens"):
+            check_reachable(address)
+
+
+def test_a_cluster_with_tls_is_not_greeted_in_the_clear(monkeypatch):
+    monkeypatch.setenv("RAY_USE_TLS", "1")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        check_reachable(f"127.0.0.1:{server.getsockname()[1]}")
+
+
 @pytest.mark.parametrize("form", ["127.0.0.1:{}", "ray://127.0.0.1:{}", "ray://127.0.0.1:{}/x"])
 def test_an_address_where_nobody_listens_is_said_before_ray_tries_it(form):
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        address = form.format(server.getsockname()[1])
+    with listening(bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))) as port:  # HTTP/2's settings
+        address = form.format(port)
         check_reachable(address)
     with pytest.raises(BackendError, match=f"no Ray cluster at '{address}': .*refused"):
         check_reachable(address)

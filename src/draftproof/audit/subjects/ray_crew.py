@@ -7,6 +7,7 @@ is asked for anew by `draftproof.audit.subjects.parts.gather`.
 from __future__ import annotations
 
 import math
+import os
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -30,6 +31,10 @@ _MOST_DRAWS = 5000
 _RETRIES = 3
 #: Seconds that a cluster gets to take a connection.
 _PATIENCE_S = 10.0
+#: HTTP/2: bytes of the head of a frame, the type of the first one, and the client's greeting
+#: with empty settings of its own.
+_FRAME_HEAD, _SETTINGS = 9, 4
+_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, _SETTINGS, 0, 0, 0, 0, 0))
 #: Where ``ray://HOST`` is.
 _CLIENT_PORT = "10001"
 
@@ -149,7 +154,7 @@ def ray_crew(address: str, recipe: Callable[[], Subject], work: Work) -> Iterato
 
 
 def check_reachable(address: str) -> None:
-    """Refuse an address where nobody listens: Ray tries it for minutes.
+    """Refuse an address where nobody listens, or something else: Ray tries it for minutes.
 
     Parameters
     ----------
@@ -159,7 +164,8 @@ def check_reachable(address: str) -> None:
     Raises
     ------
     BackendError
-        If no connection is made within 10 s.
+        If no connection is made within 10 s, or what listens does not answer as HTTP/2 within
+        10 s more, as all of Ray's ports do. Clusters with TLS are asked for a connection alone.
     """
     scheme, _, rest = address.rpartition("://")
     host, _, port = rest.partition("/")[0].rpartition(":")
@@ -168,9 +174,35 @@ def check_reachable(address: str) -> None:
     if scheme not in ("", "ray") or not host or not port.isdecimal():
         return
     try:
-        socket.create_connection((host.strip("[]"), int(port)), _PATIENCE_S).close()
+        with socket.create_connection((host.strip("[]"), int(port)), _PATIENCE_S) as connection:
+            speaks = _has_tls() or _speaks_http2(connection)
     except (OSError, OverflowError, UnicodeError) as error:
         raise BackendError(f"no Ray cluster at {address!r}: {error}") from error
+    if not speaks:
+        raise BackendError(
+            f"no Ray cluster at {address!r}: something listens there that does not answer as Ray "
+            f"does within {_PATIENCE_S:g} s"
+        )
+
+
+def _speaks_http2(connection: socket.socket) -> bool:
+    """Say whether the other end answers HTTP/2's greeting (RFC 9113, 3.4) with its settings."""
+    answer = b""
+    try:
+        connection.sendall(_GREETING)
+        while len(answer) < _FRAME_HEAD:
+            part = connection.recv(_FRAME_HEAD - len(answer))
+            if not part:
+                return False
+            answer += part
+    except OSError:
+        return False
+    return answer[3] == _SETTINGS
+
+
+def _has_tls() -> bool:
+    # As Ray reads it: its ports speak TLS then, and no plain greeting is answered.
+    return os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true")
 
 
 def _draw_part(recipe: bytes, work: Work, part: Part, expected: str) -> list[Draws]:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from draftproof.audit import Certificate, Evidence, Plan, judge, recompute
 from draftproof.audit.subjects import (
     CallableSubject,
     LawFile,
     Policy,
     PythonRecipe,
     padded,
+    prompt_evidence,
     read_laws,
     write_laws,
 )
+from draftproof.audit.subjects.draws import overlong
 from draftproof.audit.subjects.python_callable import find_callable, policy_dict
 from draftproof.core.params import SamplingParams
 from draftproof.errors import BackendError, ConfigError
@@ -104,3 +107,26 @@ def test_functions_that_are_none_are_refused(name):
         find_callable(name)
     with pytest.raises(ConfigError):
         PythonRecipe(name)()
+
+
+@pytest.mark.parametrize(
+    ("samples", "count"),
+    [
+        ([[1, 2, 0], [1, 3], [3]], 0),
+        ([[1, 3, 3], [3, 3, 3]], 0),  # rows filled with the end token itself
+        (np.array([[1, 3, -1], [1, 2, 0]]), 0),
+        ([[1, 3, 2], [3, 1, 1]], 2),  # an end in the middle of a block that ended nothing
+        ([[1, 2, 0, 1], [1, 2, 0, 3], [1, 2, 0]], 2),  # a budget that nobody looked at
+    ],
+)
+def test_texts_that_go_on_behind_their_end_are_counted_and_told(samples, count):
+    policy = Policy(SamplingParams(), 3, frozenset({3}))
+    assert overlong(samples, policy) == count
+    drawn = CallableSubject(lambda *_: samples).draw((0,), policy, len(samples), 1)
+    assert drawn.merge(drawn).num_overlong == 2 * count
+    law = JointLaw.from_mapping({(1, 2, 0): 0.5, (1, 3): 0.25, (3,): 0.25}, 3, frozenset({3}))
+    plan = Plan(tv=0.5, calibration_samples=4000)
+    held = Evidence("f", plan, (prompt_evidence("p", law, drawn),), expects_speculation=False)
+    verdict = judge(held)
+    assert any(f"{count} of" in finding for finding in verdict.findings) == bool(count)
+    assert recompute(Certificate.from_json(Certificate.of(held).to_json()))[1] == ()

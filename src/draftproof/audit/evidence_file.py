@@ -174,6 +174,9 @@ class PromptEvidence:
     samples : tuple of (RoundSample, int)
         Drafting rounds with their tokens, and how often each was played, where the decoder
         says of which draw they were; see `draftproof.audit.placed_rounds`.
+    num_overlong : int
+        Draws that went on behind an end token or past the horizon; what was behind is not
+        counted.
     """
 
     name: str
@@ -184,6 +187,7 @@ class PromptEvidence:
     serial: tuple[int, ...] | None = None
     totals: DraftTotals | None = None
     samples: tuple[tuple[RoundSample, int], ...] = ()
+    num_overlong: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,6 +314,8 @@ def _prompt_to_json(prompt: PromptEvidence) -> dict[str, Any]:
         stored["totals"] = asdict(prompt.totals)
     if prompt.samples:
         stored["samples"] = samples_to_json(prompt.samples)
+    if prompt.num_overlong:
+        stored["overlong"] = prompt.num_overlong
     return stored
 
 
@@ -345,7 +351,11 @@ def _prompt_from_json(stored: Mapping[str, Any]) -> PromptEvidence:
     check_whole("outcome of a draw in order", serial or (), -1)
     totals = DraftTotals(**stored["totals"]) if "totals" in stored else None
     samples = samples_from_json(stored.get("samples", ()))
-    return PromptEvidence(stored["name"], law, counts, rounds, model, serial, totals, samples)
+    too_long = stored.get("overlong", 0)
+    check_whole("number of draws that go on", (too_long,), 0)
+    return PromptEvidence(
+        stored["name"], law, counts, rounds, model, serial, totals, samples, too_long
+    )
 
 
 def _rows_to_json(rows: Mapping[Prefix, Mapping[int, float]]) -> list[list[Any]]:

@@ -26,6 +26,7 @@ from draftproof.audit.verdict import (
     diagnosis_of,
     findings_of,
     offsets_of,
+    overlong_findings,
     pooled_acceptance,
 )
 from draftproof.errors import ConfigError
@@ -283,7 +284,7 @@ def judge_sequential(evidence: SequentialEvidence) -> SequentialVerdict:
         diagnosis,
         acceptance,
         dependence,
-        findings_of(verdict, acceptance, dependent, diagnosis),
+        findings_of(verdict, acceptance, dependent, diagnosis) + overlong_findings(final),
         offsets,
     )
 

@@ -30,6 +30,7 @@ __all__ = [
     "findings_of",
     "judge",
     "offsets_of",
+    "overlong_findings",
     "pooled_acceptance",
 ]
 
@@ -151,7 +152,7 @@ def judge(evidence: Evidence) -> Verdict:
         diagnosis,
         acceptance,
         dependence,
-        findings_of(verdict, acceptance, dependent, diagnosis),
+        findings_of(verdict, acceptance, dependent, diagnosis) + overlong_findings(evidence),
         offsets,
     )
 
@@ -303,6 +304,18 @@ def _decide(
     return "exact", (
         f"p = {combined.p_value:.2g}; a bias of TV {smallest:.3g} would have been seen with "
         f"probability {plan.power:g}{unshown(evidence)}"
+    )
+
+
+def overlong_findings(evidence: Evidence) -> tuple[str, ...]:
+    """Return how many draws went on behind their end, in words; nothing where none did."""
+    count = sum(prompt.num_overlong for prompt in evidence.prompts)
+    if not count:
+        return ()
+    draws = sum(prompt.counts.num_draws for prompt in evidence.prompts)
+    return (
+        f"{count} of {draws} draws went on behind an end token or past max_tokens; what was behind "
+        "is not counted, the decoder does not stop where it was told to",
     )
 
 

@@ -37,7 +37,17 @@ def prompt_evidence(
     counts = count_draws(law, draws.tokens)
     serial = draw_slots(law, draws.tokens[:_SERIAL])
     samples = tuple(sorted(draws.samples.items(), key=_place))
-    return PromptEvidence(name, law, counts, draws.log(), model, serial, draws.totals, samples)
+    return PromptEvidence(
+        name,
+        law,
+        counts,
+        draws.log(),
+        model,
+        serial,
+        draws.totals,
+        samples,
+        draws.num_overlong,
+    )
 
 
 def _place(pair: tuple[RoundSample, int]) -> tuple[Outcome, Outcome, int, Outcome]:

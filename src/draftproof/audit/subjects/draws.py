@@ -23,6 +23,7 @@ __all__ = [
     "Policy",
     "RoundKind",
     "Subject",
+    "overlong",
     "own_seed",
     "padded",
     "placed_rounds",
@@ -99,6 +100,8 @@ class Draws:
     samples : mapping of RoundSample to int
         The drafting rounds with their tokens and how often each was played, where the subject
         says of which draw its rounds were.
+    num_overlong : int, default 0
+        Draws that went on behind an end token or past the horizon, before they were cut.
     """
 
     tokens: NDArray[np.int64]
@@ -106,6 +109,7 @@ class Draws:
     reports_rounds: bool = False
     totals: DraftTotals | None = None
     samples: Mapping[RoundSample, int] = field(default_factory=dict)
+    num_overlong: int = 0
 
     def __len__(self) -> int:
         """Return the number of continuations."""
@@ -135,6 +139,7 @@ class Draws:
             reports_rounds=self.reports_rounds and other.reports_rounds,
             totals=_both(self.totals, other.totals),
             samples=dict(samples),
+            num_overlong=self.num_overlong + other.num_overlong,
         )
 
     def log(self) -> RoundLog | None:
@@ -220,6 +225,34 @@ def placed_rounds(
         found.update(round_samples(sample[:horizon], kinds))
         drafting += any(kind.drafted for kind in kinds)
     return found, drafting
+
+
+def overlong(samples: Any, policy: Policy) -> int:
+    """Return how many samples hold more than a text of the policy does.
+
+    Parameters
+    ----------
+    samples : sequence of sequence of int
+        As the subject gave them; -1 fills rows of an array.
+    policy : Policy
+        Length and end tokens.
+
+    Returns
+    -------
+    int
+        Those that go on behind an end token, other than with itself as filling, or past the
+        horizon.
+    """
+    found = 0
+    for sample in samples:
+        text = [token for token in np.atleast_1d(sample).tolist() if token >= 0]
+        places = (place for place, token in enumerate(text) if token in policy.eos_token_ids)
+        end = next(places, policy.horizon)
+        if end < policy.horizon:
+            found += any(token != text[end] for token in text[end + 1 :])
+        else:
+            found += len(text) > policy.horizon
+    return found
 
 
 def totals_of(rounds: Mapping[RoundKind, int], draws: int | None) -> DraftTotals:

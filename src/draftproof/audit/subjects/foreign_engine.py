@@ -20,6 +20,7 @@ from draftproof.audit.subjects.draws import (
     Draws,
     Policy,
     RoundKind,
+    overlong,
     own_seed,
     padded,
     placed_rounds,
@@ -213,7 +214,8 @@ class EngineProcessSubject:
             totals = totals + DraftTotals(**part) if totals is not None and known else None
         if drafting and reports:
             totals = totals_of(rounds, sum(drafting))
-        return Draws(padded(samples, policy.horizon), dict(rounds), reports, totals, dict(placed))
+        tokens, too_long = padded(samples, policy.horizon), overlong(samples, policy)
+        return Draws(tokens, dict(rounds), reports, totals, dict(placed), too_long)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from draftproof.audit.subjects.draws import Draws, Policy, RoundKind, padded
+from draftproof.audit.subjects.draws import Draws, Policy, RoundKind, overlong, padded
 from draftproof.core.params import SamplingParams
 from draftproof.errors import BackendError, ConfigError, DraftproofError
 
@@ -48,7 +48,8 @@ class CallableSubject:
         tokens = padded(found, policy.horizon)
         if len(tokens) != num:
             raise BackendError(f"{len(tokens)} samples were returned, {num} were asked for")
-        return Draws(tokens, dict(rounds), reported is not None)
+        too_long = overlong(found, policy)
+        return Draws(tokens, dict(rounds), reported is not None, num_overlong=too_long)
 
     def _called(self, *arguments: Any) -> Any:
         """Call the function; whatever it raises is its failure and not ours."""

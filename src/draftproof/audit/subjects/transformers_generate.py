@@ -17,6 +17,7 @@ from draftproof.audit.subjects.draws import (
     Draws,
     Policy,
     RoundKind,
+    overlong,
     own_seed,
     padded,
     placed_rounds,
@@ -94,7 +95,8 @@ class TransformersSubject:
         rounds = {RoundKind(*kind): times for *kind, times in told["rounds"]}
         placed, drafting = placed_rounds(told["samples"], told["by_draw"], policy.horizon)
         tokens = padded(told["samples"], policy.horizon)
-        return Draws(tokens, rounds, True, totals_of(rounds, drafting), dict(placed))
+        too_long = overlong(told["samples"], policy)
+        return Draws(tokens, rounds, True, totals_of(rounds, drafting), dict(placed), too_long)
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,11 +57,18 @@ def test_the_engine_over_a_model_is_called_exact_and_its_certificate_recomputes(
     inside = html.partition('id="certificate">')[2].partition("</script>")[0]
     assert json.loads(inside) == json.loads(stored.read_text())
 
-    forged = json.loads(stored.read_text())
+    honest = stored.read_text()
+    forged = json.loads(honest)
+    forged["verdict"]["p_value"] = 0.5
+    stored.write_text(json.dumps(forged))
+    assert run("show", stored).exit_code == 1
+    forged = json.loads(honest)
     counts = forged["evidence"]["prompts"][0]["counts"]
     counts[0], counts[1] = counts[1] + 300, counts[0]
     stored.write_text(json.dumps(forged))
-    assert run("show", stored).exit_code == 1
+    refused = run("show", stored)
+    assert refused.exit_code == 2
+    assert "draws in order" in refused.output
 
 
 @pytest.mark.statistical

@@ -16,6 +16,7 @@ import numpy as np
 
 from draftproof.audit.acceptance import RoundLog, check_whole
 from draftproof.audit.draft_totals import DraftTotals
+from draftproof.audit.draw_order import DrawOrder
 from draftproof.audit.placed_rounds import samples_from_json, samples_to_json
 from draftproof.audit.rounds import Prefix, Tables
 from draftproof.audit.table_law import TableLaw, items_of
@@ -166,8 +167,8 @@ class PromptEvidence:
     model : ModelRows, optional
         Target and drafter, where faults shall be told apart.
     serial : tuple of int, optional
-        Slots of the draws in order of request (-1 for an impossible one), where their
-        independence shall be tested.
+        Slots of the first draws in order of request (-1 for an impossible one), of which
+        neighbours are compared: certificates from before ``order`` hold it.
     totals : DraftTotals, optional
         Sums of the drafts, where the decoder reports those and no rounds, or says in how many
         draws it drafted.
@@ -177,6 +178,9 @@ class PromptEvidence:
     num_overlong : int
         Draws that went on behind an end token or past the horizon; what was behind is not
         counted.
+    order : DrawOrder, optional
+        Slots of all draws in order of request, the number of slots for an impossible
+        one, where their independence shall be tested.
     """
 
     name: str
@@ -188,6 +192,12 @@ class PromptEvidence:
     totals: DraftTotals | None = None
     samples: tuple[tuple[RoundSample, int], ...] = ()
     num_overlong: int = 0
+    order: DrawOrder | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse an order that is not of the counts."""
+        if self.order is not None:
+            self.order.check([*self.counts.cells.tolist(), self.counts.num_impossible])
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,6 +326,8 @@ def _prompt_to_json(prompt: PromptEvidence) -> dict[str, Any]:
         stored["samples"] = samples_to_json(prompt.samples)
     if prompt.num_overlong:
         stored["overlong"] = prompt.num_overlong
+    if prompt.order is not None:
+        stored["order"] = prompt.order.to_json()
     return stored
 
 
@@ -353,8 +365,9 @@ def _prompt_from_json(stored: Mapping[str, Any]) -> PromptEvidence:
     samples = samples_from_json(stored.get("samples", ()))
     too_long = stored.get("overlong", 0)
     check_whole("number of draws that go on", (too_long,), 0)
+    order = DrawOrder.from_json(stored["order"]) if "order" in stored else None
     return PromptEvidence(
-        stored["name"], law, counts, rounds, model, serial, totals, samples, too_long
+        stored["name"], law, counts, rounds, model, serial, totals, samples, too_long, order
     )
 
 

@@ -12,6 +12,7 @@ from draftproof.audit.stream import StreamEvidence, StreamVerdict
 from draftproof.audit.subjects.report import (
     Fact,
     diagnosis_facts,
+    independence_text,
     node_facts,
     offset_facts,
     speculation_text,
@@ -70,6 +71,7 @@ def facts_of_sequential(evidence: SequentialEvidence, verdict: SequentialVerdict
             f"a bias of TV >= {verdict.smallest_shared:.3g} would have been seen with "
             f"probability {final.plan.power:g}",
         ),
+        ("independence", independence_text(final, verdict.smallest_repeat)),
     ]
     for prompt, estimate in zip(final.prompts, verdict.estimates, strict=True):
         bias = f"TV {estimate.value:.4g} in [{estimate.low:.4g}, {estimate.high:.4g}]"

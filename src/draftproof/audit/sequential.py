@@ -18,21 +18,24 @@ from numpy.typing import NDArray
 
 from draftproof.audit.acceptance import AcceptanceAudit
 from draftproof.audit.diagnose import Diagnosis, candidates_of
+from draftproof.audit.draw_order import reason_of
 from draftproof.audit.evidence_file import Evidence, ModelRows
 from draftproof.audit.judged import Judged
 from draftproof.audit.shown_drafts import silent_prompts, unshown
 from draftproof.audit.verdict import (
     NAMED_NODES,
+    dependence_in,
     diagnosis_of,
     findings_of,
     offsets_of,
     overlong_findings,
     pooled_acceptance,
+    repeat_seen,
 )
 from draftproof.errors import ConfigError
 from draftproof.evidence.calibration import Calibrations
 from draftproof.evidence.estimate import TvEstimate, estimate_tv
-from draftproof.evidence.independence import DependenceTest, serial_test
+from draftproof.evidence.independence import DependenceTest
 from draftproof.evidence.joint_law import Counts, JointLaw
 from draftproof.evidence.localise import NodeTest, OffsetTest, localise
 from draftproof.evidence.sequential import SequentialAudit
@@ -179,6 +182,9 @@ class SequentialVerdict(Judged):
         In words.
     offsets : tuple of OffsetTest, optional
         Where in a block the worst prompt is wrong; see `draftproof.audit.verdict.Verdict`.
+    smallest_repeat : float, optional
+        The share of draws that repeat the one some requests before which would have been
+        seen with the planned power; None where the whole order is not known.
     """
 
     verdict: str
@@ -196,6 +202,7 @@ class SequentialVerdict(Judged):
     dependence: tuple[DependenceTest, ...]
     findings: tuple[str, ...]
     offsets: tuple[OffsetTest, ...] | None = None
+    smallest_repeat: float | None = None
 
 
 def alternatives_of(law: JointLaw, model: ModelRows | None) -> NDArray[np.float64] | None:
@@ -244,9 +251,7 @@ def judge_sequential(evidence: SequentialEvidence) -> SequentialVerdict:
     known = [alternatives_of(prompt.law, prompt.model) for prompt in prompts]
     looks, alarmed_at, p_value = _replay(evidence, known)
     acceptance = pooled_acceptance(final)
-    dependence = tuple(
-        serial_test(p.serial, seed=plan.seed) for p in prompts if p.serial is not None
-    )
+    dependence = dependence_in(final)
     draws = [prompt.counts.num_draws for prompt in prompts]
     # Where half of the evidence is put on known faults, the other half needs twice as much.
     level = plan.alpha / (1 if all(rows is None for rows in known) else 2)
@@ -268,7 +273,7 @@ def judge_sequential(evidence: SequentialEvidence) -> SequentialVerdict:
         nodes = tuple(localise(worst.law, worst.counts, calibrations)[:NAMED_NODES])
         diagnosis = diagnosis_of(worst, calibrations)
         offsets = offsets_of(worst, plan)
-    dependent = any(test.p_value <= plan.alpha for test in dependence)
+    dependent = reason_of(dependence, plan.alpha)
     verdict, reason = _decide(evidence, looks, alarmed_at, acceptance, dependent, shared)
     return SequentialVerdict(
         verdict,
@@ -284,8 +289,9 @@ def judge_sequential(evidence: SequentialEvidence) -> SequentialVerdict:
         diagnosis,
         acceptance,
         dependence,
-        findings_of(verdict, acceptance, dependent, diagnosis) + overlong_findings(final),
+        findings_of(verdict, acceptance, bool(dependent), diagnosis) + overlong_findings(final),
         offsets,
+        repeat_seen(final, dependence),
     )
 
 
@@ -315,15 +321,15 @@ def _decide(
     looks: tuple[tuple[int, float], ...],
     alarmed_at: int | None,
     acceptance: AcceptanceAudit | None,
-    is_dependent: bool,
+    dependent: str,
     smallest: float,
 ) -> tuple[str, str]:
     final, plan = evidence.final, evidence.final.plan
     stray = sum(prompt.counts.num_impossible for prompt in final.prompts)
     if stray:
         return "biased", f"{stray} draws that the reference law cannot give"
-    if is_dependent:
-        return "not enough evidence", "the draws depend on each other and may not be pooled"
+    if dependent:
+        return "not enough evidence", dependent
     if alarmed_at is not None:
         peak = max(value for _, value in looks)
         return "biased", (

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from draftproof.audit.acceptance import AcceptanceAudit, RoundLog, audit_acceptance, most_accepted
 from draftproof.audit.diagnose import Diagnosis, candidates_of, diagnose
+from draftproof.audit.draw_order import dependence_of, reason_of, smallest_repeat
 from draftproof.audit.evidence_file import Evidence, Plan, PromptEvidence
 from draftproof.audit.judged import Judged
 from draftproof.audit.placed_rounds import certain_promises
@@ -26,12 +27,14 @@ from draftproof.evidence.power import Power, power_of_fixture, smallest_detectab
 __all__ = [
     "NAMED_NODES",
     "Verdict",
+    "dependence_in",
     "diagnosis_of",
     "findings_of",
     "judge",
     "offsets_of",
     "overlong_findings",
     "pooled_acceptance",
+    "repeat_seen",
 ]
 
 #: Prefixes that a verdict names.
@@ -82,6 +85,9 @@ class Verdict(Judged):
     offsets : tuple of OffsetTest, optional
         Where a bias was found and the rounds of each draw are known: where in a block the worst
         prompt is wrong.
+    smallest_repeat : float, optional
+        The share of draws that repeat the one some requests before which would have been
+        seen with the planned power; None where the whole order is not known.
     """
 
     verdict: str
@@ -100,6 +106,7 @@ class Verdict(Judged):
     dependence: tuple[DependenceTest, ...]
     findings: tuple[str, ...] = field(default=())
     offsets: tuple[OffsetTest, ...] | None = None
+    smallest_repeat: float | None = None
 
 
 def judge(evidence: Evidence) -> Verdict:
@@ -125,9 +132,7 @@ def judge(evidence: Evidence) -> Verdict:
     combined = combine([test.p_value for test in tests])
     worst = prompts[combined.worst]
     acceptance = pooled_acceptance(evidence)
-    dependence = tuple(
-        serial_test(p.serial, seed=plan.seed) for p in prompts if p.serial is not None
-    )
+    dependence = dependence_in(evidence)
     shared, single, power = _sensitivity(evidence, calibrations)
     nodes: tuple[NodeTest, ...] = ()
     diagnosis = offsets = None
@@ -135,7 +140,7 @@ def judge(evidence: Evidence) -> Verdict:
         nodes = tuple(localise(worst.law, worst.counts, calibrations)[:NAMED_NODES])
         diagnosis = diagnosis_of(worst, calibrations)
         offsets = offsets_of(worst, plan)
-    dependent = any(test.p_value <= plan.alpha for test in dependence)
+    dependent = reason_of(dependence, plan.alpha)
     verdict, reason = _decide(evidence, combined, tests, acceptance, dependent, shared)
     return Verdict(
         verdict,
@@ -152,9 +157,50 @@ def judge(evidence: Evidence) -> Verdict:
         diagnosis,
         acceptance,
         dependence,
-        findings_of(verdict, acceptance, dependent, diagnosis) + overlong_findings(evidence),
+        findings_of(verdict, acceptance, bool(dependent), diagnosis) + overlong_findings(evidence),
         offsets,
+        repeat_seen(evidence, dependence),
     )
+
+
+def dependence_in(evidence: Evidence) -> tuple[DependenceTest, ...]:
+    """Test whether draws of each prompt depend on each other, where their order is known.
+
+    Parameters
+    ----------
+    evidence : Evidence
+        Orders and plan.
+
+    Returns
+    -------
+    tuple of DependenceTest
+        Of whole orders corrected for each other; of the neighbours among the first
+        draws, in certificates that hold no more, each alone.
+    """
+    seed = evidence.plan.seed
+    first = [serial_test(p.serial, seed=seed) for p in evidence.prompts if p.serial is not None]
+    orders = [(f"draws after {p.name!r}", p.order) for p in evidence.prompts if p.order is not None]
+    return (*first, *dependence_of(orders))
+
+
+def repeat_seen(evidence: Evidence, dependence: tuple[DependenceTest, ...]) -> float | None:
+    """Return the share of repeated draws that would have been seen.
+
+    Parameters
+    ----------
+    evidence : Evidence
+        Orders and plan.
+    dependence : tuple of DependenceTest
+        What was tested.
+
+    Returns
+    -------
+    float, optional
+        None where no whole order is known.
+    """
+    plan = evidence.plan
+    samples = [(p.law.probs, p.order) for p in evidence.prompts if p.order is not None]
+    return smallest_repeat(samples, len(dependence), plan.alpha, plan.power)
 
 
 def _sensitivity(evidence: Evidence, calibrations: Calibrations) -> tuple[float, float, Power]:
@@ -284,15 +330,15 @@ def _decide(
     combined: CombinedTest,
     tests: tuple[FixedBudgetTest, ...],
     acceptance: AcceptanceAudit | None,
-    is_dependent: bool,
+    dependent: str,
     smallest: float,
 ) -> tuple[str, str]:
     plan = evidence.plan
     impossible = sum(test.num_impossible for test in tests)
     if impossible:
         return "biased", f"{impossible} draws that the reference law cannot give"
-    if is_dependent:
-        return "not enough evidence", "the draws depend on each other and may not be pooled"
+    if dependent:
+        return "not enough evidence", dependent
     if combined.rejects(plan.alpha):
         return "biased", f"p = {combined.p_value:.2g}, at most {plan.alpha:g} was allowed"
     silent = silent_prompts(evidence, acceptance)

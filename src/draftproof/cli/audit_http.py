@@ -173,8 +173,9 @@ def _against_law(
 ) -> Evidence:
     """Draw texts and count them against the law of a local copy."""
     from draftproof.audit import Evidence, PromptEvidence
+    from draftproof.audit.draw_order import DrawOrder
     from draftproof.audit.subjects.http_completions import text_law
-    from draftproof.evidence import count_draws, enumerate_law
+    from draftproof.evidence import count_draws, draw_slots, enumerate_law
 
     outputs.notes.say(f"loading {reference}")
     with context.load(
@@ -207,9 +208,10 @@ def _against_law(
         what = p.ids if p.text is None else p.text
         texts, told = server.answers(what, policy, num, first + index * num)
         drawn = each.outcomes(texts)
-        slots = tuple(-1 if (s := each.law.slot(o)) is None else s for o in drawn[:5000])
         counts = count_draws(each.law, drawn)
-        parts.append(PromptEvidence(p.name, each.law, counts, serial=slots, totals=told))
+        slots = [len(each.law) if slot < 0 else slot for slot in draw_slots(each.law, drawn)]
+        order = DrawOrder.of(slots)
+        parts.append(PromptEvidence(p.name, each.law, counts, totals=told, order=order))
         notes[f"texts of {p.name!r}"] = repr(list(each.texts))
     return Evidence(
         f"the server at {url}",

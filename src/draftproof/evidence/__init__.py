@@ -20,6 +20,7 @@ from draftproof.evidence.independence import (
     serial_test,
 )
 from draftproof.evidence.joint_law import Counts, JointLaw, Outcome, count_draws, draw_slots
+from draftproof.evidence.lags import LagTest, equal_draws, pairs_learnt
 from draftproof.evidence.localise import (
     NodeTest,
     OffsetTest,
@@ -37,6 +38,7 @@ from draftproof.evidence.power import (
     smallest_detectable,
 )
 from draftproof.evidence.reference import enumerate_law
+from draftproof.evidence.repeats import RepeatedBlock, repeated_block, shared_block
 from draftproof.evidence.sequential import SequentialAudit, combine_log_e, log_e_value
 from draftproof.evidence.stream import StreamAudit, StreamBets
 from draftproof.evidence.two_sample import TwoSampleTest, two_sample_counts, two_sample_test
@@ -48,10 +50,12 @@ __all__ = [
     "DependenceTest",
     "FixedBudgetTest",
     "JointLaw",
+    "LagTest",
     "NodeTest",
     "OffsetTest",
     "Outcome",
     "Power",
+    "RepeatedBlock",
     "RoundSample",
     "SequentialAudit",
     "StreamAudit",
@@ -69,6 +73,7 @@ __all__ = [
     "duplicate_test",
     "empirical_tv",
     "enumerate_law",
+    "equal_draws",
     "estimate_tv",
     "fixed_budget_test",
     "holm",
@@ -76,8 +81,11 @@ __all__ = [
     "log_e_value",
     "next_token_laws",
     "offset_tests",
+    "pairs_learnt",
     "power_of_fixture",
+    "repeated_block",
     "serial_test",
+    "shared_block",
     "smallest_detectable",
     "two_sample_counts",
     "two_sample_test",

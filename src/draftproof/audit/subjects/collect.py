@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+from draftproof.audit.draw_order import MOST_KEPT, DrawOrder
 from draftproof.audit.evidence_file import ModelRows, PromptEvidence
 from draftproof.audit.subjects.draws import Draws
 from draftproof.evidence import JointLaw, RoundSample, count_draws, draw_slots
 from draftproof.evidence.joint_law import Outcome
 
 __all__ = ["prompt_evidence"]
-
-#: Draws whose order is kept to test whether they depend on each other.
-_SERIAL = 5000
 
 
 def prompt_evidence(
@@ -32,10 +30,10 @@ def prompt_evidence(
     Returns
     -------
     PromptEvidence
-        With the order of the first draws.
+        With the order of the draws.
     """
     counts = count_draws(law, draws.tokens)
-    serial = draw_slots(law, draws.tokens[:_SERIAL])
+    slots = draw_slots(law, draws.tokens[:MOST_KEPT])
     samples = tuple(sorted(draws.samples.items(), key=_place))
     return PromptEvidence(
         name,
@@ -43,10 +41,10 @@ def prompt_evidence(
         counts,
         draws.log(),
         model,
-        serial,
-        draws.totals,
-        samples,
-        draws.num_overlong,
+        totals=draws.totals,
+        samples=samples,
+        num_overlong=draws.num_overlong,
+        order=DrawOrder.of([len(law) if slot < 0 else slot for slot in slots]),
     )
 
 

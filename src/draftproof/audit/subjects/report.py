@@ -11,6 +11,7 @@ from draftproof.audit.draft_totals import DraftTotals
 from draftproof.audit.evidence_file import Evidence, PromptEvidence
 from draftproof.audit.subjects.on_off import OnOffEvidence, OnOffVerdict
 from draftproof.audit.verdict import Verdict
+from draftproof.evidence.lags import LAGS
 from draftproof.evidence.localise import NodeTest, OffsetTest
 
 __all__ = [
@@ -18,6 +19,8 @@ __all__ = [
     "diagnosis_facts",
     "facts_of",
     "facts_of_on_off",
+    "independence_text",
+    "independent_draws_text",
     "node_facts",
     "offset_facts",
     "speculation_text",
@@ -54,6 +57,7 @@ def facts_of(evidence: Evidence, verdict: Verdict) -> list[Fact]:
         ("evidence", f"{draws} draws, prompts: {len(evidence.prompts)}, {outcomes} outcomes"),
         ("false alarms", f"an exact decoder is called biased with probability {verdict.alpha:g}"),
         ("sensitivity", _sensitivity(evidence, verdict)),
+        ("independence", independence_text(evidence, verdict.smallest_repeat)),
     ]
     pairs = list(zip(evidence.prompts, verdict.estimates, verdict.tests, strict=True))
     for prompt, estimate, test in pairs[:_SHOWN_PROMPTS]:
@@ -100,6 +104,66 @@ def _sensitivity(evidence: Evidence, verdict: Verdict) -> str:
     if len(evidence.prompts) > 1:
         text += f" on all prompts, of TV >= {verdict.smallest_single:.3g} on one alone"
     return text
+
+
+def independence_text(evidence: Evidence, smallest_repeat: float | None) -> str:
+    """Say what of the order of the draws was looked at.
+
+    Parameters
+    ----------
+    evidence : Evidence
+        What was counted.
+    smallest_repeat : float, optional
+        That of the verdict.
+
+    Returns
+    -------
+    str
+        A sentence.
+    """
+    plan = evidence.plan
+    if smallest_repeat is None:
+        known = any(prompt.serial is not None for prompt in evidence.prompts)
+        return "of neighbours in the first draws" if known else "the order of draws is not known"
+    return independent_draws_text(
+        [len(p.order) for p in evidence.prompts if p.order is not None],
+        [p.counts.num_draws for p in evidence.prompts if p.order is not None],
+        smallest_repeat,
+        (plan.alpha, plan.power),
+    )
+
+
+def independent_draws_text(
+    kept: Sequence[int], drawn: Sequence[int], smallest: float, rates: tuple[float, float]
+) -> str:
+    """Say what tests of the order would have seen, and how often they are wrong.
+
+    Parameters
+    ----------
+    kept, drawn : sequence of int
+        Draws of each sample whose order is kept, and all of them.
+    smallest : float
+        Share of repeated draws that would have been seen.
+    rates : (float, float)
+        Level and power.
+
+    Returns
+    -------
+    str
+        A sentence.
+    """
+    whole = "all draws" if kept == drawn else f"the first {max(kept)} draws of a sample"
+    alpha, power = rates
+    seen = "no share of repeated draws would have been seen"
+    if smallest < 1:
+        seen = (
+            f"a share of {smallest:.3g} of draws that repeat the one some requests before would "
+            f"have been seen with probability {power:g}"
+        )
+    return (
+        f"order of {whole}: lags up to {LAGS[-1]}, stretches given twice; {seen}; independent "
+        f"draws are called dependent with probability {alpha:g}"
+    )
 
 
 def speculation_text(acceptance: AcceptanceAudit | None, prompts: Sequence[PromptEvidence]) -> str:

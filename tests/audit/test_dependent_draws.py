@@ -14,7 +14,10 @@ from dependent_draws import FAULTS, cached_answers, copied_rows, given_twice, pe
 from draftproof.audit import Evidence, Plan, PromptEvidence, judge
 from draftproof.audit.draw_order import DrawOrder
 from draftproof.audit.kinds import check, kind_of
+from draftproof.audit.matrix import judge_matrix
+from draftproof.audit.matrix_evidence import Cell, MatrixEvidence
 from draftproof.audit.sequential import Look, SequentialEvidence, judge_sequential
+from draftproof.audit.subjects import OnOffEvidence, TextCounts, judge_on_off
 from draftproof.errors import ConfigError
 from draftproof.evidence import Counts, JointLaw
 
@@ -166,3 +169,90 @@ def test_copies_beyond_the_first_draws_only_are_seen():
     late = np.concatenate([codes[:6000], copied_rows(codes[6000:], np.random.default_rng(7))])
     assert judge(fixed(codes[:6000])).verdict == "exact"
     assert "equal the one 1 before" in judge(fixed(late)).reason
+
+
+def texts(codes):
+    return [str(LAW.outcomes[code]) for code in codes]
+
+
+def on_off(on, off):
+    return OnOffEvidence("test", PLAN, (TextCounts.of("p", texts(on), texts(off)),))
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+def test_each_fault_is_named_in_either_of_two_samples(fault):
+    clean, faulty = drawn(seed=8), drawn(fault, seed=9)
+    for side, pair in (("on", (faulty, clean)), ("off", (clean, faulty))):
+        found = judge_on_off(on_off(*pair))
+        assert found.verdict == "not enough evidence"
+        named = NAMED[fault.__name__].removeprefix("draws after 'p' ")
+        assert f"draws with speculation {side} after 'p'" in found.reason
+        assert named in found.reason
+
+
+@pytest.mark.statistical
+def test_two_samples_of_the_same_coins_are_no_comparison():
+    # Exact otherwise: no difference can show.
+    on, off = drawn(seed=10), drawn(seed=11)
+    assert judge_on_off(on_off(on, off)).verdict == "exact"
+    found = judge_on_off(on_off(on, on))
+    assert found.verdict == "not enough evidence"
+    assert "0 to 11999 are 0 to 11999 of the other sample" in found.reason
+    off[4000:4100] = on[20:120]
+    assert "4000 to 4099 are 20 to 119 of the other" in judge_on_off(on_off(on, off)).reason
+
+
+def matrix(*samples):
+    cells = []
+    for index, codes in enumerate(samples):
+        numbers, places, times = np.unique(codes, return_inverse=True, return_counts=True)
+        held = tuple((LAW.outcomes[n], k) for n, k in zip(numbers, times.tolist(), strict=True))
+        without = (JointLaw.from_mapping({(0, 0, 0): 1.0}, 3),)
+        order = DrawOrder.of(places)
+        cells.append(Cell((f"knob{index}",), f"knob{index}", LAW, without, held, order=order))
+    return MatrixEvidence("test", PLAN, tuple(cells))
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+def test_each_fault_is_named_in_its_cell(fault):
+    found = judge_matrix(matrix(drawn(seed=12), drawn(fault, seed=13)))
+    assert found.verdict == "not enough evidence"
+    assert [cell.status for cell in found.cells] == ["exact", "not enough evidence"]
+    assert "draws of knob1" in found.reason
+    assert NAMED[fault.__name__].removeprefix("draws after 'p' ") in found.reason
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize(
+    ("evidence", "order"),
+    [
+        (on_off(drawn(seed=14), drawn(seed=15)), ("prompts", "order_on")),
+        (matrix(drawn(seed=16), drawn(seed=17)), ("cells", "order")),
+    ],
+    ids=["on and off", "matrix"],
+)
+def test_other_certificates_hold_the_order_and_do_without_it(evidence, order, tmp_path):
+    kind = kind_of(evidence)
+    verdict = kind.judge(evidence)
+    assert verdict.verdict == "exact"
+    assert 0.005 < verdict.smallest_repeat < 0.03
+    path, stored = tmp_path / "c.json", kind.stored(evidence, verdict)
+    path.write_text(json.dumps(stored))
+    again = check(path)
+    assert (again.differences, again.evidence.to_json()) == ((), evidence.to_json())
+    assert any("order of all draws" in text for label, text in again.facts)
+    part, name = order
+    stored["evidence"][part][0][name]["draws"] = 9
+    path.write_text(json.dumps(stored))
+    with pytest.raises(ConfigError, match="draws in order"):
+        check(path)
+    # As certificates from before: neither an order nor what follows from it.
+    for each in stored["evidence"][part]:
+        for key in [key for key in each if key.startswith("order")]:
+            del each[key]
+    for key in ("dependence", "smallest_repeat"):
+        del stored["verdict"][key]
+    path.write_text(json.dumps(stored))
+    assert check(path).differences == ()

@@ -10,7 +10,8 @@ import pytest
 
 from draftproof.audit import DraftTotals, Plan
 from draftproof.audit.kinds import check, kind_of
-from draftproof.audit.matrix import Cell, MatrixEvidence, judge_matrix
+from draftproof.audit.matrix import judge_matrix
+from draftproof.audit.matrix_evidence import Cell, MatrixEvidence
 from draftproof.audit.matrix_run import PAIRS, Knob, groups_of, run_matrix
 from draftproof.audit.matrix_subjects import DrawnMatrix, best_next_tokens
 from draftproof.audit.subjects import Draws, padded

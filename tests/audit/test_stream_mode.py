@@ -10,6 +10,7 @@ import pytest
 
 from draftproof.audit import Plan
 from draftproof.audit.kinds import check, kind_of
+from draftproof.audit.repeated_texts import Beginning, TextMarks, repeated_text
 from draftproof.audit.stream import PromptDrafts, StreamLook, judge_stream
 from draftproof.audit.stream_run import watch_stream
 from draftproof.backends.table import FunctionTable, TableBackend, seeded_probs
@@ -45,13 +46,23 @@ class KeepsTheDraft(NumpyExecutor):
         return found
 
 
-def run(executor=None, kappa=2, budget=600, **knobs):
-    core = EngineCore(
+class SeedsComeAgain(EngineCore):
+    """Takes another seed for the one it was given."""
+
+    change = staticmethod(lambda seed: seed)
+
+    def submit(self, request):
+        return super().submit(replace(request, seed=self.change(request.seed)))
+
+
+def run(executor=None, kappa=2, budget=600, change=lambda seed: seed, **knobs):
+    core = SeedsComeAgain(
         TableBackend(table(1)),
         proposers=[DraftModelProposer(TableBackend(table(2)))],
         kappa=kappa,
         executor=executor,
     )
+    core.change = change
     return watch_stream(
         core, "table", PROMPTS, SamplingParams(**knobs), PLAN,
         budget=budget, text_tokens=75, first_seed=11,
@@ -87,6 +98,66 @@ def test_the_engine_raises_no_alarm_and_its_certificate_recomputes(tmp_path):
         with pytest.raises(ConfigError, match=r"expected (a TV|finite)"):
             replace(evidence, **changed)
     assert ("rounding", "a bias up to TV 0 per token raises no alarm") in again.facts
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda _seed: 5, "text 2 after 'p' is text 0 again, 75 tokens"),
+        (lambda seed: (seed - 11) % 4, "text 4 after 'p' is text 0 again, 75 tokens"),
+        # Prompts take turns: texts 0 and 2 are of one prompt and get one seed.
+        (lambda seed: (seed - 11) // 4, "text 2 after 'p' is text 0 again, 75 tokens"),
+    ],
+    ids=["ignored", "period of 4", "neighbours"],
+)
+def test_seeds_that_come_again_are_named(change, named, tmp_path):
+    # A text of 75 tokens has a probability below 1e-20 to come by chance.
+    evidence = run(change=change)
+    verdict = judge_stream(evidence)
+    assert verdict.exit_code == 3
+    assert verdict.reason.startswith("the draws depend on each other and may not be pooled: text")
+    assert verdict.dependence[0].p_value < 1e-12
+    first = repeated_text(evidence.texts, 1e-3)[1]
+    assert repeated_text(evidence.texts[: first + 1], 1e-3)[0].name == named
+    stored = tmp_path / "c.json"
+    stored.write_text(json.dumps(kind_of(evidence).stored(evidence, verdict)))
+    assert not check(stored).differences
+    # Without the marks, as in certificates from before, nothing is said of it.
+    assert judge_stream(replace(evidence, texts=None)).dependence is None
+    with pytest.raises(ConfigError, match="1 texts of 8 looks"):
+        replace(evidence, texts=evidence.texts[:1])
+
+
+def test_texts_that_begin_alike_are_found_and_certain_ones_are_not():
+    rng = np.random.default_rng(3)
+    texts = rng.integers(0, 50, (40, 100))
+    even = np.full(100, 1 / 50)
+
+    def marked(rows, probs):
+        return [TextMarks.of("p", row.tolist(), probs, 1e-3) for row in rows]
+
+    assert repeated_text(marked(texts, even), 1e-3)[0].p_value == 1.0
+    texts[30, :70] = texts[4, :70]
+    test, first = repeated_text(marked(texts, even), 1e-3)
+    assert (first, test.name) == (30, "text 30 after 'p' begins like text 4, 64 tokens")
+    assert test.p_value < 1e-12
+    # All alike, as they must be where each token is nearly certain.
+    test, first = repeated_text(marked(texts[[0] * 40], np.full(100, 0.999)), 1e-3)
+    assert (first, test.p_value) == (None, 1.0)
+    with pytest.raises(ConfigError, match=r"log probability 0\.5"):
+        Beginning(8, "00", 0.5)
+
+
+@pytest.mark.statistical
+def test_a_bias_before_the_first_repetition_is_a_bias():
+    # What came before the text that was repeated is evidence, and nothing after it.
+    tilted = run(KeepsTheDraft(), budget=4000)
+    again = replace(tilted, texts=(*tilted.texts[:2], tilted.texts[0], *tilted.texts[3:]))
+    assert judge_stream(again).dependence[0].p_value < 1e-12
+    assert judge_stream(again).verdict == "not enough evidence"
+    looks, texts = (*tilted.looks, tilted.looks[-1]), (*tilted.texts, tilted.texts[-1])
+    assert judge_stream(replace(tilted, looks=looks, texts=texts)).verdict == "biased"
 
 
 @pytest.mark.statistical

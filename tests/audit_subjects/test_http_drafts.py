@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -12,7 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 from draftproof.audit import DraftTotals, Plan
-from draftproof.audit.matrix import Cell, MatrixEvidence, judge_matrix
+from draftproof.audit.matrix import judge_matrix
+from draftproof.audit.matrix_evidence import Cell, MatrixEvidence
 from draftproof.audit.mode_report import facts_of_matrix
 from draftproof.audit.subjects import OnOffEvidence, Policy, TextCounts, judge_on_off
 from draftproof.audit.subjects.http_completions import HttpCompletions, Spelling
@@ -127,8 +129,9 @@ def test_answers_come_before_the_page_and_a_page_before_silence():
 
 
 def on_off(drafts_on, drafts_off=None, expects=True):
-    texts = ["a", "b"] * 200
-    counts = TextCounts.of("p", texts, texts, drafts_on, drafts_off)
+    # Independent draws; they are called dependent with probability 0.001.
+    on, off = (random.Random(seed).choices("ab", k=400) for seed in (1, 2))
+    counts = TextCounts.of("p", on, off, drafts_on, drafts_off)
     plan = Plan(tv=0.3, calibration_samples=6000)
     return OnOffEvidence("s", plan, (counts,), expects_speculation=expects)
 

@@ -54,9 +54,22 @@ class DrawOrder:
         """Return the order of the first draws, as many as are kept."""
         return cls(np.asarray(codes, dtype=np.int64)[:MOST_KEPT])
 
+    def __eq__(self, other: object) -> bool:
+        """Return whether the same outcomes come in the same order."""
+        return isinstance(other, DrawOrder) and np.array_equal(self.codes, other.codes)
+
+    def __hash__(self) -> int:
+        """Return a hash of the content."""
+        return hash(self.codes.tobytes())
+
     def __len__(self) -> int:
         """Return the number of draws in order."""
         return len(self.codes)
+
+    @classmethod
+    def stored_in(cls, stored: Mapping[str, Any], name: str) -> DrawOrder | None:
+        """Return the order under a name, None where certificates do not hold it."""
+        return cls.from_json(stored[name]) if stored.get(name) is not None else None
 
     def check(self, counts: Sequence[int]) -> None:
         """Refuse an order that is not of these counts.
@@ -154,7 +167,8 @@ def dependence_of(
     for name, first, second in shared:
         block = shared_block(first.codes, second.codes)
         pairs = len(first) * len(second)
-        found.append(_of_block(f"{name}: {_block_text(block)}", block, pairs, times))
+        text = f"{name}: {_block_text(block)} of the other sample"
+        found.append(_of_block(text, block, pairs, times))
     return tuple(found)
 
 

@@ -365,7 +365,7 @@ def _prompt_from_json(stored: Mapping[str, Any]) -> PromptEvidence:
     samples = samples_from_json(stored.get("samples", ()))
     too_long = stored.get("overlong", 0)
     check_whole("number of draws that go on", (too_long,), 0)
-    order = DrawOrder.from_json(stored["order"]) if "order" in stored else None
+    order = DrawOrder.stored_in(stored, "order")
     return PromptEvidence(
         stored["name"], law, counts, rounds, model, serial, totals, samples, too_long, order
     )

@@ -12,7 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from draftproof.audit import evidence_file, greedy, matrix, sequential, state, stream
+from draftproof.audit import (
+    evidence_file,
+    greedy,
+    matrix,
+    matrix_evidence,
+    sequential,
+    state,
+    stream,
+)
 from draftproof.audit.certificate import same_values
 from draftproof.audit.mode_report import (
     facts_of_greedy,
@@ -90,7 +98,12 @@ KINDS: tuple[Kind, ...] = (
     Kind(stream.SCHEMA, stream.StreamEvidence, stream.judge_stream, facts_of_stream),
     Kind(greedy.SCHEMA, greedy.GreedyEvidence, greedy.judge_greedy, facts_of_greedy),
     Kind(state.SCHEMA, state.StateEvidence, state.judge_state, facts_of_state),
-    Kind(matrix.SCHEMA, matrix.MatrixEvidence, matrix.judge_matrix, facts_of_matrix),
+    Kind(
+        matrix_evidence.SCHEMA,
+        matrix_evidence.MatrixEvidence,
+        matrix.judge_matrix,
+        facts_of_matrix,
+    ),
 )
 
 

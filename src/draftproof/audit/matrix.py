@@ -13,18 +13,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from draftproof.audit.draft_totals import DraftTotals
+from draftproof.audit.draw_order import dependence_of, reason_of, smallest_repeat
 from draftproof.audit.evidence_file import Plan
 from draftproof.audit.judged import Judged
-from draftproof.audit.matrix_evidence import SCHEMA, Cell, MatrixEvidence
+from draftproof.audit.matrix_evidence import Cell, MatrixEvidence
 from draftproof.audit.shown_drafts import LEAST_SHARE
 from draftproof.evidence.calibration import Calibrations
 from draftproof.evidence.fixed_budget import fixed_budget_test
+from draftproof.evidence.independence import DependenceTest
 from draftproof.evidence.joint_law import Counts, JointLaw, Outcome
 from draftproof.evidence.power import noncentrality
 
-__all__ = ["SCHEMA", "Cell", "CellVerdict", "MatrixEvidence", "MatrixVerdict", "judge_matrix"]
+__all__ = ["CellVerdict", "MatrixVerdict", "distance", "judge_matrix"]
 
 #: Draws that are taken beyond what the chi-squared distance asks for.
 _SLACK = 1.25
@@ -81,12 +84,19 @@ class MatrixVerdict(Judged):
         Chance that a decoder which honours or refuses everything is called biased.
     cells : tuple of CellVerdict
         Cell by cell.
+    dependence : tuple of DependenceTest, optional
+        Whether draws were independent, where their order is known.
+    smallest_repeat : float, optional
+        The share of draws that repeat the one some requests before which would have been
+        seen with the planned power in every cell.
     """
 
     verdict: str
     reason: str
     alpha: float
     cells: tuple[CellVerdict, ...]
+    dependence: tuple[DependenceTest, ...] | None = None
+    smallest_repeat: float | None = None
 
 
 def judge_matrix(evidence: MatrixEvidence) -> MatrixVerdict:
@@ -106,15 +116,41 @@ def judge_matrix(evidence: MatrixEvidence) -> MatrixVerdict:
     drawn = [cell for cell in evidence.cells if not cell.refusal]
     level = plan.alpha / max(1, len(drawn))
     calibrations = Calibrations(plan.calibration_samples, plan.seed)
+    ordered = [(cell, cell.order) for cell in evidence.cells if cell.order is not None]
+    dependence = dependence_of([(f"draws of {cell.label}", order) for cell, order in ordered])
+    width = len(dependence) // max(1, len(ordered))
+    dependent = {
+        cell.label: reason_of(dependence[index * width : (index + 1) * width], plan.alpha)
+        for index, (cell, _) in enumerate(ordered)
+    }
     cells = tuple(
-        _judge_cell(cell, plan, level, calibrations, must_draft=evidence.expects_speculation)
+        _judge_cell(
+            cell,
+            plan,
+            level,
+            calibrations,
+            must_draft=evidence.expects_speculation,
+            dependent=dependent.get(cell.label, ""),
+        )
         for cell in evidence.cells
     )
     by_status: dict[str, list[str]] = {}
     for cell in cells:
         by_status.setdefault(cell.status, []).append(cell.label)
     verdict, reason = _decide(by_status)
-    return MatrixVerdict(verdict, reason, plan.alpha, cells)
+    if not ordered:
+        return MatrixVerdict(verdict, reason, plan.alpha, cells)
+    if verdict == "not enough evidence":
+        reason = reason_of(dependence, plan.alpha) or reason
+    samples = [(_shares(cell), order) for cell, order in ordered]
+    repeat = smallest_repeat(samples, len(dependence), plan.alpha, plan.power)
+    return MatrixVerdict(verdict, reason, plan.alpha, cells, dependence, repeat)
+
+
+def _shares(cell: Cell) -> NDArray[np.float64]:
+    times = np.array([times for _, times in cell.draws], dtype=np.float64)
+    shares: NDArray[np.float64] = times / times.sum()
+    return shares
 
 
 def _decide(by_status: Mapping[str, Sequence[str]]) -> tuple[str, str]:
@@ -146,7 +182,13 @@ def _too_few_drafts(drafts: DraftTotals | None, num_draws: int) -> str:
 
 
 def _judge_cell(
-    cell: Cell, plan: Plan, level: float, calibrations: Calibrations, *, must_draft: bool
+    cell: Cell,
+    plan: Plan,
+    level: float,
+    calibrations: Calibrations,
+    *,
+    must_draft: bool,
+    dependent: str,
 ) -> CellVerdict:
     separation = tuple(distance(cell.law, law) for law in cell.without)
 
@@ -160,6 +202,9 @@ def _judge_cell(
         return found("not enough evidence", "nothing was drawn", math.nan, math.inf)
     smallest = _smallest(cell.law, num, level, plan.power)
     p = _p_value(cell.law, cell.draws, level, calibrations)
+    # A draw that the law cannot give refutes it, whatever the others know of each other.
+    if dependent and p > 0:
+        return found("not enough evidence", dependent, p, smallest)
     if p <= level:
         ignored = [
             name

@@ -1,4 +1,4 @@
-"""What an audit of parameters keeps: laws, draws and drafts, cell by cell.
+"""What an audit of parameters keeps: laws, draws in their order, and drafts, cell by cell.
 
 The verdict is a function of these; see `draftproof.audit.matrix`.
 """
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from draftproof.audit.draft_totals import DraftTotals
+from draftproof.audit.draw_order import DrawOrder
 from draftproof.audit.evidence_file import Plan
 from draftproof.errors import ConfigError
 from draftproof.evidence.joint_law import JointLaw, Outcome
@@ -43,6 +44,8 @@ class Cell:
     drafts : DraftTotals, optional
         What was drafted; None where the decoder does not say. Certificates from before
         draws were counted hold the number of drafts alone.
+    order : DrawOrder, optional
+        The draws in order of request, as numbers in ``draws``.
     """
 
     names: tuple[str, ...]
@@ -52,6 +55,7 @@ class Cell:
     draws: tuple[tuple[Outcome, int], ...]
     refusal: str = ""
     drafts: DraftTotals | None = None
+    order: DrawOrder | None = None
 
     def __post_init__(self) -> None:
         """Refuse laws that do not go with the parameters, and counts that are none."""
@@ -64,6 +68,8 @@ class Cell:
             raise ConfigError(
                 f"drafts in {self.drafts.draws} draws of {self.num_draws}: expected no more"
             )
+        if self.order is not None:
+            self.order.check([times for _, times in self.draws])
 
     @property
     def label(self) -> str:
@@ -121,6 +127,7 @@ class MatrixEvidence:
                     "draws": [[list(outcome), times] for outcome, times in cell.draws],
                     "refusal": cell.refusal,
                     "drafts": None if cell.drafts is None else asdict(cell.drafts),
+                    **({} if cell.order is None else {"order": cell.order.to_json()}),
                 }
                 for cell in self.cells
             ],
@@ -155,6 +162,7 @@ class MatrixEvidence:
                     tuple((tuple(outcome), times) for outcome, times in cell["draws"]),
                     cell["refusal"],
                     _drafts_of(cell),
+                    DrawOrder.stored_in(cell, "order"),
                 )
                 for cell in stored["cells"]
             )

@@ -9,8 +9,10 @@ from itertools import product
 from typing import Any, NamedTuple, Protocol
 
 from draftproof.audit.draft_totals import DraftTotals
+from draftproof.audit.draw_order import DrawOrder
 from draftproof.audit.evidence_file import Plan
-from draftproof.audit.matrix import Cell, MatrixEvidence, distance
+from draftproof.audit.matrix import distance
+from draftproof.audit.matrix_evidence import Cell, MatrixEvidence
 from draftproof.audit.subjects.draws import Policy
 from draftproof.core.params import SamplingParams
 from draftproof.errors import ConfigError
@@ -282,6 +284,10 @@ def run_matrix(
             refusal = str(error)
         say(f"{asked}: {refusal or f'{num} draws'}")
         counted = tuple(sorted(Counter(drawn.outcomes).items()))
+        numbers = {outcome: number for number, (outcome, _) in enumerate(counted)}
+        order = None
+        if counted:
+            order = DrawOrder.of([numbers[outcome] for outcome in drawn.outcomes])
         names = tuple(knob.name for knob in group)
-        cells.append(Cell(names, asked, law, tuple(without), counted, refusal, drawn.drafts))
+        cells.append(Cell(names, asked, law, tuple(without), counted, refusal, drawn.drafts, order))
     return MatrixEvidence(name, plan, tuple(cells), expects_speculation)

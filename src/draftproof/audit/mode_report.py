@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 from draftproof.audit.greedy import GreedyEvidence, GreedyVerdict
-from draftproof.audit.matrix import MatrixEvidence, MatrixVerdict
+from draftproof.audit.matrix import MatrixVerdict
+from draftproof.audit.matrix_evidence import MatrixEvidence
 from draftproof.audit.sequential import SequentialEvidence, SequentialVerdict
 from draftproof.audit.state import StateEvidence, StateVerdict
 from draftproof.audit.stream import StreamEvidence, StreamVerdict
@@ -13,6 +14,7 @@ from draftproof.audit.subjects.report import (
     Fact,
     diagnosis_facts,
     independence_text,
+    independent_draws_text,
     node_facts,
     offset_facts,
     speculation_text,
@@ -288,6 +290,12 @@ def facts_of_matrix(evidence: MatrixEvidence, verdict: MatrixVerdict) -> list[Fa
             f"{verdict.alpha:g}, over the whole matrix",
         ),
     ]
+    if verdict.smallest_repeat is not None:
+        counted = [sum(n for _, n in cell.draws) for cell in evidence.cells if cell.order]
+        kept = [len(cell.order) for cell in evidence.cells if cell.order]
+        rates = (verdict.alpha, evidence.plan.power)
+        text = independent_draws_text(kept, counted, verdict.smallest_repeat, rates)
+        facts.append(("independence", text))
     width = max(len(cell.asked) for cell in verdict.cells)
     for cell in verdict.cells:
         facts.append(("cell", f"{cell.asked:<{width}}  {cell.status}: {cell.detail}"))

@@ -14,9 +14,12 @@ from typing import Any
 import numpy as np
 from scipy.special import logsumexp
 
+from draftproof.audit.draw_order import reason_of
 from draftproof.audit.evidence_file import Plan, shown
 from draftproof.audit.judged import Judged
+from draftproof.audit.repeated_texts import Beginning, TextMarks, repeated_text
 from draftproof.errors import ConfigError
+from draftproof.evidence.independence import DependenceTest
 from draftproof.evidence.stream import StreamBets
 from draftproof.evidence.stream_power import smallest_share
 
@@ -116,6 +119,8 @@ class StreamEvidence:
         Drafts after every prompt.
     notes : mapping of str to str
         Whatever shall travel with the certificate.
+    texts : tuple of TextMarks, optional
+        What tells whether a text came before, for each look.
     """
 
     subject: str
@@ -128,6 +133,7 @@ class StreamEvidence:
     gaps: tuple[tuple[tuple[float, ...], ...], tuple[tuple[float, ...], ...]]
     drafts: tuple[PromptDrafts, ...]
     notes: Mapping[str, str] = field(default_factory=dict)
+    texts: tuple[TextMarks, ...] | None = None
 
     def __post_init__(self) -> None:
         """Refuse an audit of nothing, and figures that are none."""
@@ -136,6 +142,8 @@ class StreamEvidence:
             raise ConfigError(f"expected one look or more, with the wealth of {bettors} bettors")
         if not self.drafts:
             raise ConfigError("no prompt: expected at least one")
+        if self.texts is not None and len(self.texts) != len(self.looks):
+            raise ConfigError(f"{len(self.texts)} texts of {len(self.looks)} looks: expected each")
         most = self.looks[-1].num_tokens
         if type(self.num_with_law) is not int or not 0 <= self.num_with_law <= most:
             raise ConfigError(f"a law at {self.num_with_law} tokens of {most}: expected fewer")
@@ -208,11 +216,21 @@ class StreamEvidence:
                 (right, wrong),
                 tuple(PromptDrafts(**each) for each in stored["drafts"]),
                 dict(stored["notes"]),
+                _texts_from_json(stored.get("texts")),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             if isinstance(error, ConfigError):
                 raise
             raise ConfigError(f"stored evidence: {error!r}, expected schema {SCHEMA}") from error
+
+
+def _texts_from_json(stored: Any) -> tuple[TextMarks, ...] | None:
+    if stored is None:
+        return None
+    return tuple(
+        TextMarks(text["prompt"], tuple(Beginning(**part) for part in text["beginnings"]))
+        for text in stored
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +258,8 @@ class StreamVerdict(Judged):
         The same as a bias per such token, in total variation.
     strongest : str
         The bettor that won most, where the alarm is on.
+    dependence : tuple of DependenceTest, optional
+        Whether a text repeats an earlier one, where that is known.
     """
 
     verdict: str
@@ -251,6 +271,7 @@ class StreamVerdict(Judged):
     smallest_share: float
     smallest_tv: float
     strongest: str
+    dependence: tuple[DependenceTest, ...] | None = None
 
 
 def judge_stream(evidence: StreamEvidence) -> StreamVerdict:
@@ -271,7 +292,12 @@ def judge_stream(evidence: StreamEvidence) -> StreamVerdict:
     weights = bets.log_weights
     bar = -math.log(plan.alpha)
     peak, alarmed_at = 0.0, None
-    for look in evidence.looks:
+    dependence, dependent, first = None, "", None
+    if evidence.texts is not None:
+        test, first = repeated_text(evidence.texts, plan.alpha)
+        dependence = (test,)
+        dependent = reason_of(dependence, plan.alpha)
+    for look in evidence.looks[:first]:
         value = float(logsumexp(weights + np.array(look.log_wealth)))
         if look.num_impossible:
             value = math.inf
@@ -292,12 +318,21 @@ def judge_stream(evidence: StreamEvidence) -> StreamVerdict:
             seed=plan.seed,
         )
     smallest = share * evidence.sample_tv
-    verdict, reason = _decide(evidence, peak, alarmed_at, smallest)
+    verdict, reason = _decide(evidence, peak, alarmed_at, smallest, dependent)
     strongest = ""
     if alarmed_at is not None:
         strongest = _bettors(bets)[int(np.argmax(evidence.looks[-1].log_wealth))]
     return StreamVerdict(
-        verdict, reason, plan.alpha, peak, alarmed_at, tokens, share, smallest, strongest
+        verdict,
+        reason,
+        plan.alpha,
+        peak,
+        alarmed_at,
+        tokens,
+        share,
+        smallest,
+        strongest,
+        dependence,
     )
 
 
@@ -313,7 +348,11 @@ def _bettors(bets: StreamBets) -> list[str]:
 
 
 def _decide(
-    evidence: StreamEvidence, peak: float, alarmed_at: int | None, smallest: float
+    evidence: StreamEvidence,
+    peak: float,
+    alarmed_at: int | None,
+    smallest: float,
+    dependent: str,
 ) -> tuple[str, str]:
     plan, last = evidence.plan, evidence.looks[-1]
     if last.num_impossible:
@@ -323,6 +362,8 @@ def _decide(
             f"evidence of {math.exp(min(peak, 700.0)):.3g} to 1 within {alarmed_at} tokens, less "
             f"than {1 / plan.alpha:g} to 1 was allowed at any time"
         )
+    if dependent:
+        return "not enough evidence", dependent
     if not evidence.drafted:
         return "not enough evidence", "nothing was drafted: plain decoding was audited"
     silent = [repr(each.prompt) for each in evidence.drafts if not each.drafted]

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from draftproof.audit.evidence_file import Plan
 from draftproof.audit.forced import draft_law_at, forced_laws, law_distance
+from draftproof.audit.repeated_texts import TextMarks
 from draftproof.audit.stream import PromptDrafts, StreamEvidence, StreamLook
 from draftproof.audit.subjects.engine_core import tenant_of
 from draftproof.core.history import History
@@ -207,6 +208,7 @@ class _Reader:
         self._params = params
         self._sample = _Sample(seed_of(seed, "sample"))
         self._looks: list[StreamLook] = []
+        self._texts: list[TextMarks] = []
         self._num_with_law = 0
         self._drafted: Counter[str] = Counter()
         self._accepted: Counter[str] = Counter()
@@ -219,6 +221,7 @@ class _Reader:
         drafter = self._core.proposers.get(self._core.default_proposer)
         history = History(prompt_ids)
         at = 0
+        probs: list[float] = []
         try:
             for p in forced_laws(self._core.target, prompt_ids, text, self._params):
                 tokens = text[at : at + len(p)]
@@ -233,11 +236,13 @@ class _Reader:
                     history.append(token)
                     at += 1
                 audit.add(p, q, tokens)
+                probs += p[np.arange(len(p)), list(tokens)].tolist()
                 self._num_with_law += int((q.sum(axis=1) > 0).sum())
                 self._sample.add(audit.bets, p, q)
         finally:
             if drafter is not None:
                 drafter.release(name)
+        self._texts.append(TextMarks.of(prompt, text, probs, audit.bets.tolerance))
         wealth = tuple(audit.log_wealth.tolist())
         self._looks.append(StreamLook(audit.num_tokens, audit.num_impossible, wealth))
 
@@ -260,4 +265,5 @@ class _Reader:
             float(np.mean(distances)) if distances else math.nan,
             (tuple(self._sample.right), tuple(self._sample.wrong)),
             tuple(drafts),
+            texts=tuple(self._texts),
         )

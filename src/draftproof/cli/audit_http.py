@@ -20,7 +20,7 @@ from draftproof.errors import ConfigError
 
 if TYPE_CHECKING:
     from draftproof.audit import Evidence
-    from draftproof.audit.matrix import MatrixEvidence
+    from draftproof.audit.matrix_evidence import MatrixEvidence
     from draftproof.audit.subjects import OnOffEvidence, Policy
     from draftproof.audit.subjects.http_completions import HttpCompletions
 

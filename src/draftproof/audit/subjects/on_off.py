@@ -12,6 +12,7 @@ from scipy.special import xlogy
 from scipy.stats import beta
 
 from draftproof.audit.draft_totals import DraftTotals
+from draftproof.audit.draw_order import DrawOrder, dependence_of, reason_of, smallest_repeat
 from draftproof.audit.evidence_file import Plan
 from draftproof.audit.judged import Judged
 from draftproof.audit.shown_drafts import LEAST_SHARE
@@ -19,6 +20,7 @@ from draftproof.errors import ConfigError
 from draftproof.evidence import TwoSampleTest, two_sample_counts
 from draftproof.evidence.calibration import seed_of
 from draftproof.evidence.directions import half_mass_shift, has_half_mass, top_shifts
+from draftproof.evidence.independence import DependenceTest
 
 __all__ = ["SCHEMA", "OnOffEvidence", "OnOffVerdict", "TextCounts", "judge_on_off"]
 
@@ -45,6 +47,8 @@ class TextCounts:
         How often each, without.
     drafts_on, drafts_off : DraftTotals, optional
         What was told of the drafts of each sample.
+    order_on, order_off : DrawOrder, optional
+        Texts of each sample in order of request, as numbers in ``texts``.
     """
 
     name: str
@@ -53,6 +57,16 @@ class TextCounts:
     off: tuple[int, ...]
     drafts_on: DraftTotals | None = None
     drafts_off: DraftTotals | None = None
+    order_on: DrawOrder | None = None
+    order_off: DrawOrder | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse orders that are not of the counts."""
+        if (self.order_on is None) != (self.order_off is None):
+            raise ConfigError("the order of one sample only: expected that of both or none")
+        for order, counts in ((self.order_on, self.on), (self.order_off, self.off)):
+            if order is not None:
+                order.check(counts)
 
     @classmethod
     def of(
@@ -67,10 +81,27 @@ class TextCounts:
         texts = tuple(sorted({*on, *off}))
         slots = {text: slot for slot, text in enumerate(texts)}
         rows = np.zeros((2, len(texts)), dtype=np.int64)
-        for row, drawn in zip(rows, (on, off), strict=True):
-            np.add.at(row, [slots[text] for text in drawn], 1)
+        codes = [[slots[text] for text in drawn] for drawn in (on, off)]
+        for row, numbers in zip(rows, codes, strict=True):
+            np.add.at(row, numbers, 1)
         counts = [tuple(row) for row in rows.tolist()]
-        return cls(name, texts, counts[0], counts[1], drafts_on, drafts_off)
+        orders = map(DrawOrder.of, codes)
+        return cls(name, texts, counts[0], counts[1], drafts_on, drafts_off, *orders)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain lists, numbers and strings."""
+        found: dict[str, Any] = {
+            "name": self.name,
+            "texts": list(self.texts),
+            "on": list(self.on),
+            "off": list(self.off),
+            "drafts_on": None if self.drafts_on is None else asdict(self.drafts_on),
+            "drafts_off": None if self.drafts_off is None else asdict(self.drafts_off),
+        }
+        if self.order_on is not None and self.order_off is not None:
+            found["order_on"] = self.order_on.to_json()
+            found["order_off"] = self.order_off.to_json()
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +135,13 @@ class OnOffEvidence:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain lists, numbers and strings."""
-        return asdict(self) | {"notes": dict(self.notes)}
+        return {
+            "subject": self.subject,
+            "plan": asdict(self.plan),
+            "prompts": [prompt.to_json() for prompt in self.prompts],
+            "notes": dict(self.notes),
+            "expects_speculation": self.expects_speculation,
+        }
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> OnOffEvidence:
@@ -132,7 +169,10 @@ class OnOffEvidence:
                     tuple(p["texts"]),
                     tuple(p["on"]),
                     tuple(p["off"]),
-                    *(_totals(p.get(name)) for name in ("drafts_on", "drafts_off")),
+                    _totals(p.get("drafts_on")),
+                    _totals(p.get("drafts_off")),
+                    DrawOrder.stored_in(p, "order_on"),
+                    DrawOrder.stored_in(p, "order_off"),
                 )
                 for p in stored["prompts"]
             )
@@ -171,6 +211,12 @@ class OnOffVerdict(Judged):
     smallest : float
         The difference that would have been seen on every prompt with the planned power,
         simulated around the pooled law.
+    dependence : tuple of DependenceTest, optional
+        Whether draws were independent, of each sample and of one of the other, where
+        their order is known.
+    smallest_repeat : float, optional
+        The share of draws that repeat the one some requests before which would have been
+        seen with the planned power, under the pooled law.
     """
 
     verdict: str
@@ -179,6 +225,8 @@ class OnOffVerdict(Judged):
     p_value: float
     tests: tuple[TwoSampleTest, ...]
     smallest: float
+    dependence: tuple[DependenceTest, ...] | None = None
+    smallest_repeat: float | None = None
 
 
 def judge_on_off(evidence: OnOffEvidence) -> OnOffVerdict:
@@ -205,7 +253,10 @@ def judge_on_off(evidence: OnOffEvidence) -> OnOffVerdict:
     )
     p_value = min(1.0, len(tests) * min(test.p_value for test in tests))
     smallest = max(_smallest(on, off, level, plan) for on, off in rows)
-    if p_value <= plan.alpha:
+    dependence = _dependence(evidence)
+    if dependent := reason_of(dependence or (), plan.alpha):
+        verdict, reason = "not enough evidence", dependent
+    elif p_value <= plan.alpha:
         verdict, reason = (
             "biased",
             (f"on and off differ: p = {p_value:.2g}, at most {plan.alpha:g} was allowed"),
@@ -228,7 +279,30 @@ def judge_on_off(evidence: OnOffEvidence) -> OnOffVerdict:
                 f"probability {plan.power:g}"
             ),
         )
-    return OnOffVerdict(verdict, reason, plan.alpha, p_value, tests, smallest)
+    repeat = None
+    if dependence is not None:
+        laws = [(on + off) / (on + off).sum() for on, off in rows]
+        ordered = [
+            (law, order)
+            for law, p in zip(laws, evidence.prompts, strict=True)
+            for order in (p.order_on, p.order_off)
+            if order is not None
+        ]
+        repeat = smallest_repeat(ordered, len(dependence), plan.alpha, plan.power)
+    return OnOffVerdict(verdict, reason, plan.alpha, p_value, tests, smallest, dependence, repeat)
+
+
+def _dependence(evidence: OnOffEvidence) -> tuple[DependenceTest, ...] | None:
+    """Test both samples of each prompt, and one against the other; None without an order."""
+    samples, pairs = [], []
+    for p in evidence.prompts:
+        if p.order_on is not None and p.order_off is not None:
+            samples.append((f"draws with speculation on after {p.name!r}", p.order_on))
+            samples.append((f"draws with speculation off after {p.name!r}", p.order_off))
+            # A server that starts from the same state gives the same texts: no difference shows.
+            named = f"draws with speculation off after {p.name!r}"
+            pairs.append((named, p.order_on, p.order_off))
+    return dependence_of(samples, pairs) if samples else None
 
 
 def _silent(evidence: OnOffEvidence) -> str:

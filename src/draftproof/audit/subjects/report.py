@@ -333,6 +333,14 @@ def facts_of_on_off(evidence: OnOffEvidence, verdict: OnOffVerdict) -> list[Fact
             f"probability {evidence.plan.power:g}",
         ),
     ]
+    if verdict.smallest_repeat is not None:
+        orders = [(p.order_on, p.on) for p in evidence.prompts]
+        orders += [(p.order_off, p.off) for p in evidence.prompts]
+        known = [(len(order), sum(counts)) for order, counts in orders if order is not None]
+        kept, drawn = ([row[side] for row in known] for side in (0, 1))
+        rates = (verdict.alpha, evidence.plan.power)
+        text = independent_draws_text(kept, drawn, verdict.smallest_repeat, rates)
+        facts.append(("independence", text))
     for prompt, test in zip(evidence.prompts, verdict.tests, strict=True):
         facts.append(
             (

@@ -88,11 +88,11 @@ USED = {
         "temperature", "repetition_penalty", "presence_penalty", "frequency_penalty", "tv", "alpha",
         "power", "seed", "tokens", "num_speculative_tokens",
     },
-    Mode.GREEDY: {"tokens"},
+    Mode.GREEDY: {"tokens", "prediction"},
     Mode.STATE: {"tv", "alpha", "power", "seed", "tokens", "num_speculative_tokens"},
     Mode.MATRIX: {
         "horizon", "draws", "tv", "alpha", "power", "calibration_samples", "seed", "drafts",
-        "num_speculative_tokens",
+        "num_speculative_tokens", "prediction",
     },
 }  # fmt: skip
 #: Options of every question, and flags of which one stands at a time.

@@ -66,6 +66,8 @@ class _LoadedRecipe:
     def prediction_ids(self, engine: Engine) -> tuple[int, ...]:
         from draftproof.engine.inputs import prediction_ids
 
+        if not self.prediction:  # a model may have no tokenizer, and then needs none
+            return ()
         return prediction_ids(self.prediction, lambda: engine.tokenizer)
 
 

@@ -18,6 +18,8 @@ from draftproof.proposers import (
     DraftModelTreeProposer,
     HybridHeadProposer,
     HybridProposer,
+    HybridTreeHeadProposer,
+    HybridTreeProposer,
     NgramProposer,
     NgramTreeProposer,
     PredictionProposer,
@@ -51,6 +53,8 @@ def made(**config):
         ({"method": "prediction-tree"}, PredictionTreeProposer, 12),
         ({"method": "draft-head-tree", "model": "x"}, DraftHeadTreeProposer, 10),
         ({"method": "draft_model_tree", "model": "x"}, DraftModelTreeProposer, 10),
+        ({"method": "hybrid-tree", "model": "x"}, HybridTreeProposer, 10),
+        ({"method": "hybrid_tree", "num_layers": 1}, HybridTreeProposer, 10),
     ],
 )
 def test_each_method_makes_its_drafter(config, kind, kappa):
@@ -78,6 +82,21 @@ def test_a_hybrid_with_a_head_reads_hidden_states(tmp_path):
     assert (proposer._model._temperature, proposer._model._min_confidence) == (0.5, 0.25)
 
 
+def test_trees_of_a_hybrid_with_a_head_read_hidden_states(tmp_path):
+    written = {"method": "hybrid_tree", "model": head_folder(tmp_path), "draft_temperature": 0.5}
+    written |= {"hybrid_model_tokens": 2, "hybrid_enough": 3}
+    tree = SpeculativeConfig.parse({**written, "tree_widths": (2, 1)})
+    assert tree.has_head
+    (proposer,) = make_proposers(tree, 9, head=object())
+    assert type(proposer) is HybridTreeHeadProposer
+    assert (proposer._max_model_tokens, proposer._enough) == (2, 3)
+    assert type(proposer._model) is DraftHeadTreeProposer
+    assert (proposer._model._widths, proposer._model._temperature) == ((2, 1), 0.5)
+    del written["hybrid_enough"]
+    (proposer,) = make_proposers(SpeculativeConfig.parse(written), 9, head=object())
+    assert proposer._enough == 1
+
+
 def test_a_head_is_not_asked_behind_a_copy_and_a_model_behind_a_short_one(tmp_path):
     config = SpeculativeConfig.parse({"method": "hybrid", "model": head_folder(tmp_path)})
     (proposer,) = make_proposers(config, 9, head=object())
@@ -101,7 +120,9 @@ def test_plain_decoding_has_no_drafter():
     assert made() == []
 
 
-@pytest.mark.parametrize("method", ["draft_model", "draft_head", "hybrid", "draft_model_tree"])
+@pytest.mark.parametrize(
+    "method", ["draft_model", "draft_head", "hybrid", "draft_model_tree", "hybrid_tree"]
+)
 def test_a_draft_model_that_was_not_loaded_is_missed(method):
     config = SpeculativeConfig.parse({"method": method, "model": "x"})
     with pytest.raises(ConfigError, match="none was loaded"):
@@ -144,10 +165,14 @@ def test_every_key_acts(key):
         parts = [proposer]
         if method == "hybrid":
             parts += [*proposer._draftless, proposer._model]
-        if method == "suffix_tree":
-            parts.append(proposer._suffixes)
-        if method == "prediction_tree":
-            parts.append(proposer._predictions)
+        if method == "hybrid_tree":
+            parts += [*proposer._copying, proposer._model]
+        parts += [
+            getattr(part, name)
+            for part in parts
+            for name in ("_suffixes", "_predictions")
+            if hasattr(part, name)
+        ]
         assert value in [getattr(part, name, None) for part in parts]
 
 

@@ -133,13 +133,19 @@ def random_head(folder):
     return str(folder)
 
 
-def test_a_head_behind_copies_drafts_and_the_text_is_the_plain_one(models, plain):
-    made, _ = engine(models, method="hybrid", model=random_head(models[2] / "head"))
-    assert made.core.default_proposer == "hybrid"
+@pytest.mark.parametrize(
+    ("method", "drafter", "part"),
+    [("hybrid", "hybrid", "draft-head"), ("hybrid_tree", "hybrid-tree", "draft-head-tree")],
+)
+def test_a_head_behind_copies_drafts_and_the_text_is_the_plain_one(
+    models, plain, method, drafter, part
+):
+    made, _ = engine(models, method=method, model=random_head(models[2] / method))
+    assert made.core.default_proposer == drafter
     for policy, options in POLICIES.items():
         result = made.generate(TEXT, max_tokens=24, ignore_eos=True, **options)
         assert result.token_ids == plain[policy]
-        assert result.stats.num_draft_tokens_per_drafter["draft-head"] > 10
+        assert result.stats.num_draft_tokens_per_drafter[part] > 10
         assert not result.notes
     made.close()
 

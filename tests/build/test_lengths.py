@@ -312,6 +312,7 @@ def test_more_tokens_never_cost_less(precision):
         ({"method": "suffix_tree"}, ("ngram",)),
         ({"method": "prediction_tree"}, ("ngram",)),
         ({"method": "draft_model_tree", "model": "x"}, ("draft-model",)),
+        ({"method": "hybrid_tree", "model": "x"}, ("draft-model",)),
         ({"method": "draft_model_tree", "num_layers": 8}, ("ngram", "early-exit:8")),
     ],
 )

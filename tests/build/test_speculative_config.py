@@ -76,6 +76,21 @@ def test_zero_tokens_switch_speculation_off():
             {"method": "draft_model_tree", "model": "x", "vocab_mapping": "retokenise"},
             "'retokenise' makes chains only",
         ),
+        (
+            {"method": "hybrid_tree", "model": "x", "vocab_mapping": "retokenise"},
+            "'retokenise' makes chains only; 'hybrid_tree'",
+        ),
+        ({"method": "hybrid_tree"}, "'hybrid_tree' needs model"),
+        (
+            {"method": "hybrid_tree", "model": "x", "num_speculative_tokens": "auto"},
+            "'hybrid_tree' drafts trees",
+        ),
+        (
+            {"method": "hybrid_tree", "model": "x", "min_confidence": 0.2},
+            "min_confidence has no effect with method 'hybrid_tree'",
+        ),
+        ({"method": "prediction_tree", "suffix_window": 9}, "suffix_window has no effect"),
+        ({"method": "prediction_tree", "prediction_score": 0.2}, "key 'prediction_score'"),
         ({"method": "ngram", "rejection_sample_method": "typo"}, "rule 'typo' is unknown"),
     ],
 )

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from draftproof.build.methods import DRAWN_TREES
 from draftproof.build.speculative import SpeculativeConfig
 from draftproof.core.protocols import ModelBackend, Tokenizer
 from draftproof.errors import ConfigError, IncompatibleModelsError
@@ -118,7 +119,7 @@ def link_vocabularies(
     share = shared.num_shared / tokenizers[0].vocab_size
     has = f"the drafter has {shared.num_shared:,} of the target's {tokenizers[0].vocab_size:,}"
     # Only a law can be drawn from without replacement: trees need the intersection.
-    is_wanted = config.vocab_mapping == "intersection" or config.method == "draft_model_tree"
+    is_wanted = config.vocab_mapping == "intersection" or config.method in DRAWN_TREES
     if is_wanted or share >= ENOUGH_SHARED:
         say(f"vocabularies differ: {has} tokens; drafts are drawn from these")
         return DraftLink(vocabulary=SharedVocabulary(shared, bridge))

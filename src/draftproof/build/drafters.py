@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from draftproof.build.draft_links import DraftLink
+from draftproof.build.methods import DRAWN_TREES
 from draftproof.build.speculative import SpeculativeConfig
 from draftproof.core.protocols import ModelBackend, Proposer
 from draftproof.errors import ConfigError
@@ -14,6 +15,8 @@ from draftproof.proposers import (
     DraftModelTreeProposer,
     HybridHeadProposer,
     HybridProposer,
+    HybridTreeHeadProposer,
+    HybridTreeProposer,
     NgramProposer,
     NgramTreeProposer,
     PredictionProposer,
@@ -24,6 +27,7 @@ from draftproof.proposers import (
 )
 from draftproof.proposers.draft_head import DraftHeadProposer, HeadRunner
 from draftproof.proposers.hybrid import DraftlessProposer
+from draftproof.proposers.tree_hybrid import CopyingProposer
 
 __all__ = ["DRAFTLESS", "enough_copied", "make_more_proposers", "make_proposers", "tree_acceptance"]
 
@@ -58,8 +62,8 @@ def make_proposers(
     link : DraftLink, optional
         How its ids and the target's belong together; the same ids when None.
     head : HeadRunner, optional
-        The loaded draft head, for ``"draft_head"``, ``"draft_head_tree"``, and for ``"hybrid"``
-        without ``draft``.
+        The loaded draft head, for ``"draft_head"``, ``"draft_head_tree"``, and without ``draft``
+        for ``"hybrid"`` and ``"hybrid_tree"``.
 
     Returns
     -------
@@ -99,22 +103,15 @@ def make_proposers(
                 )
             ]
         case "suffix_tree":
-            return [_suffix_tree(config)]
+            return [_suffix_tree(config, _SUFFIX_SCORE)]
         case "prediction_tree":
             return [_prediction_tree(config)]
         case "draft_model_tree":
-            return [
-                DraftModelTreeProposer(
-                    _needed(config, draft),
-                    widths=config.tree_widths,
-                    acceptance=tree_acceptance(config),
-                    target_vocab_size=None if link and link.vocabulary else vocab_size,
-                    vocabulary=None if link is None else link.vocabulary,
-                    temperature=_draft_temperature(config),
-                )
-            ]
+            return [_draft_model_tree(config, vocab_size, draft, link)]
         case "hybrid":
             return [_hybrid(config, vocab_size, draft, link, head)]
+        case "hybrid_tree":
+            return [_hybrid_tree(config, vocab_size, draft, link, head)]
 
 
 def enough_copied(config: SpeculativeConfig) -> int:
@@ -147,7 +144,7 @@ def tree_acceptance(config: SpeculativeConfig) -> float:
     float
         What the user says, else 0.6 for a model and 0.7 for copies.
     """
-    is_model = config.method in ("draft_model_tree", "draft_head_tree")
+    is_model = config.method in DRAWN_TREES
     return config.tree_acceptance or (_MODEL_TREE_ACCEPTANCE if is_model else _TREE_ACCEPTANCE)
 
 
@@ -190,11 +187,11 @@ def _suffix(config: SpeculativeConfig, min_score: float) -> SuffixProposer:
     )
 
 
-def _suffix_tree(config: SpeculativeConfig) -> SuffixTreeProposer:
+def _suffix_tree(config: SpeculativeConfig, min_score: float) -> SuffixTreeProposer:
     return SuffixTreeProposer(
         min_match=config.suffix_min_match,
         max_match=config.suffix_max_match,
-        min_score=config.suffix_min_score or _SUFFIX_SCORE,
+        min_score=config.suffix_min_score or min_score,
         window=config.suffix_window,
         tenant_tokens=config.suffix_tenant_tokens,
     )
@@ -275,6 +272,41 @@ def _hybrid(
         return HybridHeadProposer(draftless, reader, max_model_tokens=most, enough=enough)
     model = _draft_model(config, vocab_size, draft, link)
     return HybridProposer(draftless, model, max_model_tokens=most, enough=enough)
+
+
+def _draft_model_tree(
+    config: SpeculativeConfig,
+    vocab_size: int,
+    draft: ModelBackend | None,
+    link: DraftLink | None,
+) -> DraftModelTreeProposer:
+    return DraftModelTreeProposer(
+        _needed(config, draft),
+        widths=config.tree_widths,
+        acceptance=tree_acceptance(config),
+        target_vocab_size=None if link and link.vocabulary else vocab_size,
+        vocabulary=None if link is None else link.vocabulary,
+        temperature=_draft_temperature(config),
+    )
+
+
+def _hybrid_tree(
+    config: SpeculativeConfig,
+    vocab_size: int,
+    draft: ModelBackend | None,
+    link: DraftLink | None,
+    head: HeadRunner | None,
+) -> HybridTreeProposer:
+    copying: list[CopyingProposer] = [
+        _prediction_tree(config),
+        _suffix_tree(config, _SUFFIX_SCORE),
+    ]
+    most, enough = config.hybrid_model_tokens, enough_copied(config)
+    if head is not None and draft is None:
+        reader = _draft_head_tree(config, head)
+        return HybridTreeHeadProposer(copying, reader, max_model_tokens=most, enough=enough)
+    model = _draft_model_tree(config, vocab_size, draft, link)
+    return HybridTreeProposer(copying, model, max_model_tokens=most, enough=enough)
 
 
 def _needed(config: SpeculativeConfig, draft: ModelBackend | None) -> ModelBackend:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from draftproof.build.drafters import enough_copied, tree_acceptance
-from draftproof.build.methods import HEADS, TREES
+from draftproof.build.methods import DRAWN_TREES, HEADS, TREES
 from draftproof.build.speculative import SpeculativeConfig
 from draftproof.core.kappa_policy import KappaPolicy
 from draftproof.core.types import ModelInfo
@@ -199,7 +199,7 @@ def _tree_sizes(
         config.kappa,
         tree_acceptance(config),
         config.tree_widths,
-        has_model=config.method in ("draft_model_tree", "draft_head_tree"),
+        has_model=config.method in DRAWN_TREES,
     )
     return policy, _doubt(profile, target)
 

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["AUTO_KAPPA", "DEFAULT_KAPPA", "HEADS", "LAWFUL", "OWNERS", "PREDICTED", "TREES"]
+__all__ = [
+    "AUTO_KAPPA",
+    "DEFAULT_KAPPA",
+    "DRAWN_TREES",
+    "HEADS",
+    "LAWFUL",
+    "OWNERS",
+    "PREDICTED",
+    "TREES",
+]
 
 #: Drafts per round where the user gives none: n-grams cost nothing, a model's do. Suffix
 #: drafts end by themselves where they are not worth it.
@@ -21,6 +30,7 @@ DEFAULT_KAPPA: Final = {
     "prediction_tree": 12,
     "draft_model_tree": 10,
     "draft_head_tree": 10,
+    "hybrid_tree": 10,
     "none": 0,
 }
 
@@ -36,12 +46,13 @@ AUTO_KAPPA: Final = {
     "hybrid": 12,
 }
 
-_MODEL: Final = ("draft_model", "hybrid", "draft_model_tree")
+_HYBRID: Final = ("hybrid", "hybrid_tree")
+_MODEL: Final = ("draft_model", *_HYBRID, "draft_model_tree")
 #: Methods that draft with a head alone.
 HEADS: Final = ("draft_head", "draft_head_tree")
 LAWFUL: Final = (*_MODEL, *HEADS)
 #: Methods that may take the target's first layers for a draft model.
-_EXITS: Final = ("early_exit", "hybrid", "draft_model_tree")
+_EXITS: Final = ("early_exit", *_HYBRID, "draft_model_tree")
 _NGRAM: Final = ("ngram", "ngram_tree")
 TREES: Final = (
     "ngram_tree",
@@ -49,11 +60,14 @@ TREES: Final = (
     "prediction_tree",
     "draft_model_tree",
     "draft_head_tree",
+    "hybrid_tree",
 )
-_SHAPED: Final = ("ngram_tree", "draft_model_tree", "draft_head_tree")
-_SUFFIX: Final = ("suffix", "suffix_tree", "hybrid")
+#: Trees that a model or a head draws, or some of whose nodes.
+DRAWN_TREES: Final = ("draft_model_tree", "draft_head_tree", "hybrid_tree")
+_SHAPED: Final = ("ngram_tree", *DRAWN_TREES)
+_SUFFIX: Final = ("suffix", "suffix_tree", *_HYBRID)
 #: Methods that read a prediction.
-PREDICTED: Final = ("prediction", "prediction_tree", "hybrid")
+PREDICTED: Final = ("prediction", "prediction_tree", *_HYBRID)
 #: Which methods a key acts on, for every key that does not act on all of them.
 OWNERS: Final = {
     "model": LAWFUL,
@@ -65,7 +79,7 @@ OWNERS: Final = {
     "prompt_lookup_min": _NGRAM,
     "prompt_lookup_max": _NGRAM,
     "tree_max_paths": ("ngram_tree",),
-    "tree_widths": ("draft_model_tree", "draft_head_tree"),
+    "tree_widths": DRAWN_TREES,
     "tree_acceptance": _SHAPED,
     "suffix_min_match": _SUFFIX,
     "suffix_max_match": _SUFFIX,
@@ -74,8 +88,8 @@ OWNERS: Final = {
     "suffix_tenant_tokens": _SUFFIX,
     "prediction_min_context": PREDICTED,
     "prediction_min_score": PREDICTED,
-    "hybrid_model_tokens": ("hybrid",),
-    "hybrid_enough": ("hybrid",),
+    "hybrid_model_tokens": _HYBRID,
+    "hybrid_enough": _HYBRID,
     "num_speculative_tokens_per_batch_size": tuple(m for m in DEFAULT_KAPPA if m != "none"),
     "profile": (*AUTO_KAPPA, *TREES),
 }

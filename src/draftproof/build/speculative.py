@@ -12,7 +12,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from draftproof.build.methods import AUTO_KAPPA, DEFAULT_KAPPA, HEADS, LAWFUL, OWNERS, TREES
+from draftproof.build.methods import (
+    AUTO_KAPPA,
+    DEFAULT_KAPPA,
+    DRAWN_TREES,
+    HEADS,
+    LAWFUL,
+    OWNERS,
+    TREES,
+)
 from draftproof.build.rules import RULE_OWNERS, rule_from
 from draftproof.core import strict_json
 from draftproof.errors import ConfigError
@@ -30,17 +38,17 @@ class SpeculativeConfig(BaseModel):
     method : str
         ``"none"``, ``"ngram"``, ``"suffix"``, ``"prediction"``, ``"draft_model"``,
         ``"draft_head"``, ``"early_exit"``, ``"hybrid"``, ``"ngram_tree"``, ``"suffix_tree"``,
-        ``"prediction_tree"``, ``"draft_model_tree"`` or ``"draft_head_tree"``. The drafter.
-        When only ``model`` is given, ``"draft_head"`` where it is a head, else
-        ``"draft_model"``. ``"hybrid"`` drafts from the request's prediction, else from
-        suffixes, and lets the model go on.
+        ``"prediction_tree"``, ``"draft_model_tree"``, ``"draft_head_tree"`` or
+        ``"hybrid_tree"``. The drafter. When only ``model`` is given, ``"draft_head"`` where it
+        is a head, else ``"draft_model"``. ``"hybrid"`` drafts from the request's prediction,
+        else from suffixes, and lets the model go on.
     model : str, optional
-        The draft model, for ``"draft_model"`` and ``"hybrid"``; the name or the folder of a
-        head, for ``"draft_head"``, ``"draft_head_tree"`` and ``"hybrid"``.
+        The draft model, for ``"draft_model"``, ``"hybrid"`` and their trees; the name or the
+        folder of a head, for ``"draft_head"``, ``"hybrid"`` and their trees.
     num_layers : int, optional
         *Ours*: how many of the target's own layers ``"early_exit"`` drafts with, followed by
-        its final norm and head. ``"hybrid"`` and ``"draft_model_tree"`` take it in place of
-        ``model``.
+        its final norm and head. ``"hybrid"``, ``"draft_model_tree"`` and ``"hybrid_tree"``
+        take it in place of ``model``.
     vocab_mapping : {"auto", "intersection", "retokenise", "none"}
         *Ours*: what is done about a draft model of another vocabulary. ``"intersection"``
         draws from the tokens that both have; ``"retokenise"`` drafts what the target's
@@ -94,7 +102,7 @@ class SpeculativeConfig(BaseModel):
         *Ours*: shortest suffix that is used, and longest that is told apart.
     suffix_min_score : float, optional
         *Ours*: a suffix draft ends where the guessed probability that it is accepted so
-        far falls below this; 0.1, and 0.3 where a model goes on behind it.
+        far falls below this; 0.1, and 0.3 where a model goes on behind a chain.
     suffix_window : int
         *Ours*: most tokens of a request that are searched, newest first.
     suffix_tenant_tokens : int
@@ -106,7 +114,8 @@ class SpeculativeConfig(BaseModel):
     prediction_min_score : float
         *Ours*: the same for predicted drafts.
     hybrid_model_tokens : int
-        *Ours*: most tokens per round that the model adds behind a draftless draft.
+        *Ours*: most tokens per round that the model adds behind a draftless draft; most
+        levels of what it adds to a tree.
     hybrid_enough : int, optional
         *Ours*: draftless tokens from which on the model is not asked; 4 unless it is given, 1
         where a draft head stands behind.
@@ -130,6 +139,7 @@ class SpeculativeConfig(BaseModel):
         "prediction_tree",
         "draft_model_tree",
         "draft_head_tree",
+        "hybrid_tree",
     ] = "none"
     model: str | None = None
     num_layers: int | None = Field(default=None, ge=1)
@@ -220,9 +230,9 @@ class SpeculativeConfig(BaseModel):
         """Refuse an early exit without layers, beside a model, or with a mapping."""
         if self.method == "early_exit" and self.num_layers is None:
             raise ValueError("method 'early_exit' needs num_layers")
-        if self.method == "draft_model_tree" and self.vocab_mapping == "retokenise":
+        if self.method in DRAWN_TREES and self.vocab_mapping == "retokenise":
             raise ValueError(
-                "vocab_mapping 'retokenise' makes chains only; 'draft_model_tree' drafts trees"
+                f"vocab_mapping 'retokenise' makes chains only; {self.method!r} drafts trees"
             )
         if self.num_layers is None:
             return
@@ -271,7 +281,7 @@ class SpeculativeConfig(BaseModel):
     @property
     def has_head(self) -> bool:
         """Whether a draft head drafts, alone or behind what costs nothing."""
-        is_hybrid = self.method == "hybrid" and self.model is not None
+        is_hybrid = self.method in ("hybrid", "hybrid_tree") and self.model is not None
         return self.method in HEADS or (is_hybrid and is_head(str(self.model)))
 
     @property

@@ -180,8 +180,9 @@ def _draft_option(text: str) -> dict[str, Any]:
         if not value.isascii() or not value.isdecimal():
             raise ConfigError(f"--draft is {text!r}; expected a number of layers, as early-exit:8")
         return {"method": method, "num_layers": int(value)}
-    takes_model = ("draft_model", "draft_head", "hybrid", "draft_model_tree", "draft_head_tree")
-    if method not in takes_model or not value:
+    from draftproof.build.methods import LAWFUL
+
+    if method not in LAWFUL or not value:
         raise ConfigError(
             f"--draft is {text!r}; expected early-exit:LAYERS, draft-model:MODEL, or a method "
             "without a value"

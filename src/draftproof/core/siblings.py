@@ -68,15 +68,18 @@ class TreeBuilder:
     ----------
     proposer : str
         Name of the drafter.
+    given : TreeDraft, optional
+        Nodes that another drafter has drafted, which come first as they are.
     """
 
     __slots__ = ("_laws", "_parents", "_tokens", "proposer")
 
-    def __init__(self, proposer: str) -> None:
+    def __init__(self, proposer: str, given: TreeDraft | None = None) -> None:
+        given = TreeDraft() if given is None else given
         self.proposer = proposer
-        self._tokens: list[int] = []
-        self._parents: list[int] = []
-        self._laws: list[Law | None] = [None]
+        self._tokens: list[int] = list(given.token_ids)
+        self._parents: list[int] = list(given.parents)
+        self._laws: list[Law | None] = list(given.child_laws or (None,) * (len(given) + 1))
 
     def __len__(self) -> int:
         """Return the number of nodes so far."""

@@ -14,6 +14,7 @@ from draftproof.proposers.retokenised import RetokenisedProposer
 from draftproof.proposers.suffix import SuffixProposer
 from draftproof.proposers.tree_draft_head import DraftHeadTreeProposer
 from draftproof.proposers.tree_draft_model import DraftModelTreeProposer
+from draftproof.proposers.tree_hybrid import HybridTreeHeadProposer, HybridTreeProposer
 from draftproof.proposers.tree_ngram import NgramTreeProposer
 from draftproof.proposers.tree_prediction import PredictionTreeProposer
 from draftproof.proposers.tree_suffix import SuffixTreeProposer
@@ -27,6 +28,8 @@ __all__ = [
     "DraftVocabulary",
     "HybridHeadProposer",
     "HybridProposer",
+    "HybridTreeHeadProposer",
+    "HybridTreeProposer",
     "NgramProposer",
     "NgramTreeProposer",
     "NoProposer",

@@ -12,8 +12,8 @@ from draftproof.core.protocols import ProposalRequest
 from draftproof.core.siblings import TreeBuilder
 from draftproof.core.types import TreeDraft
 from draftproof.errors import DraftproofError
+from draftproof.proposers._chosen_siblings import finishers, likeliest
 from draftproof.proposers._head_reading import UNKNOWN, HeadReader, HeadRunner, Reading
-from draftproof.proposers.tree_draft_model import finishers, likeliest
 from draftproof.proposers.tree_shapes import Shape, check_shape, depth_of, shape_of
 
 __all__ = ["DraftHeadTreeProposer"]
@@ -41,6 +41,8 @@ class _Growing(Reading):
 
     place: int
     shape: Shape
+    #: Nodes of another drafter that the head reads before it goes on below them.
+    path: tuple[int, ...]
     builder: TreeBuilder
     note: str = ""
     #: The nodes of the current depth that will get children.
@@ -109,18 +111,50 @@ class DraftHeadTreeProposer(HeadReader):
         list of TreeDraft
             One per row, in order, of at most ``kappa`` nodes.
         """
+        return self.propose_below(requests, [TreeDraft()] * len(requests), [-1] * len(requests))
+
+    def propose_below(
+        self,
+        requests: Sequence[ProposalRequest],
+        trees: Sequence[TreeDraft],
+        leaves: Sequence[int],
+        levels: int | None = None,
+    ) -> list[TreeDraft]:
+        """Go on below a node of trees that another drafter has drafted, in the same round.
+
+        What was drafted is read as the head reads its own drafts: with the features that
+        it predicts, since the target has computed none there.
+
+        Parameters
+        ----------
+        requests : sequence of ProposalRequest
+            The rows that may draft; ``kappa`` counts what is drafted already.
+        trees : sequence of TreeDraft
+            What is drafted already, for each row.
+        leaves : sequence of int
+            The node of each that the head goes on below; it has no children. -1 for an
+            empty tree. Each node down to it costs a pass.
+        levels : int, optional
+            Most levels that the head adds.
+
+        Returns
+        -------
+        list of TreeDraft
+            One per row, in order: the given nodes first, and drawn ones behind them.
+        """
         found: list[_Growing | None] = []
         rows: list[_Growing] = []
-        for request in requests:
-            read = self._reading(request)
+        for request, tree, leaf in zip(requests, trees, leaves, strict=True):
+            room = request.kappa - len(tree)
+            shape = shape_of(room, self._acceptance, self._widths, levels)
+            read = self._reading(request) if shape else None
             if read is None:
                 found.append(None)
                 continue
             rows.append(
                 _Growing(
-                    read.request, read.params, read.state, read.inputs, len(rows),
-                    shape_of(request.kappa, self._acceptance, self._widths),
-                    TreeBuilder(self._name),
+                    read.request, read.params, read.state, read.inputs, len(rows), shape,
+                    tree.path(leaf), TreeBuilder(self._name, tree),
                 )
             )  # fmt: skip
             found.append(rows[-1])
@@ -132,8 +166,10 @@ class DraftHeadTreeProposer(HeadReader):
                 for row in rows:
                     row.note = row.note or f"drafter stopped: {error}"
         return [
-            TreeDraft(proposer=self._name, note=UNKNOWN) if row is None else _finished(row)
-            for row in found
+            replace(tree, proposer=self._name, note=UNKNOWN if len(tree) < request.kappa else "")
+            if row is None
+            else _finished(row)
+            for row, tree, request in zip(found, trees, requests, strict=True)
         ]
 
     def _grow(self, rows: Sequence[_Growing]) -> None:
@@ -145,7 +181,8 @@ class DraftHeadTreeProposer(HeadReader):
             self._draw(_Branch(row, row.shape, feature, nothing, nothing), feature, scores)
         if not any(row.branches for row in rows):
             return
-        keys, values, lengths = self._cached(rows, max(depth_of(row.shape) for row in rows))
+        deepest = max(len(row.path) + depth_of(row.shape) for row in rows)
+        keys, values, lengths = self._cached(rows, deepest)
         level = 0
         while branches := [branch for row in rows for branch in row.branches]:
             for row in rows:
@@ -169,7 +206,14 @@ class DraftHeadTreeProposer(HeadReader):
 
     def _draw(self, branch: _Branch, feature: Floats, logits: Floats) -> None:
         """Draw the children of a node, and go on below those that shall have some."""
-        row = branch.row
+        row, read = branch.row, len(branch.text)
+        if read < len(row.path):
+            node = row.path[read]
+            text = (*branch.text, row.builder.token(node))
+            row.branches.append(
+                _Branch(row, branch.shape, feature, branch.keys, branch.values, node, text)
+            )
+            return
         try:
             nodes = self._children(branch, logits)
         except DraftproofError as error:

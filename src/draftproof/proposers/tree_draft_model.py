@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from draftproof.core.law import Law
 from draftproof.core.policy import SamplingParams, target_law
 from draftproof.core.protocols import ModelBackend, ProposalRequest
-from draftproof.core.siblings import TreeBuilder, law_without
+from draftproof.core.siblings import TreeBuilder
 from draftproof.core.types import FlatBatch, Row, TreeDraft
 from draftproof.errors import (
     ConfigError,
@@ -19,13 +18,14 @@ from draftproof.errors import (
     DraftproofError,
     IncompatibleModelsError,
 )
+from draftproof.proposers._chosen_siblings import finishers, likeliest
 from draftproof.proposers._feeding import draft_params, groups, is_behind, piece
 from draftproof.proposers._sequences import DraftSequence, DraftSequences
 from draftproof.proposers.draft_model import failure_note
 from draftproof.proposers.tree_shapes import Shape, check_shape, depth_of, shape_of
 from draftproof.proposers.vocabularies import DraftVocabulary, SameVocabulary
 
-__all__ = ["DraftModelTreeProposer", "finishers", "likeliest"]
+__all__ = ["DraftModelTreeProposer"]
 
 
 @dataclass(slots=True)
@@ -49,6 +49,9 @@ class _Growing:
     request: ProposalRequest
     params: SamplingParams
     main: DraftSequence
+    #: The node that the model goes on below, -1 for the committed text, and the ids of that text.
+    leaf: int
+    num_committed: int
     builder: TreeBuilder
     note: str = ""
     is_failed: bool = False
@@ -168,8 +171,40 @@ class DraftModelTreeProposer:
         list of TreeDraft
             One per row, in order, of at most ``kappa`` nodes.
         """
+        return self.propose_below(requests, [TreeDraft()] * len(requests), [-1] * len(requests))
+
+    def propose_below(
+        self,
+        requests: Sequence[ProposalRequest],
+        trees: Sequence[TreeDraft],
+        leaves: Sequence[int],
+        levels: int | None = None,
+    ) -> list[TreeDraft]:
+        """Go on below a node of trees that another drafter has drafted, in the same round.
+
+        Parameters
+        ----------
+        requests : sequence of ProposalRequest
+            The rows that may draft; ``kappa`` counts what is drafted already.
+        trees : sequence of TreeDraft
+            What is drafted already, for each row.
+        leaves : sequence of int
+            The node of each that the model goes on below; it has no children. -1 for an
+            empty tree. The tokens down to it are read as text, but never offered to the
+            drafter's prefix cache.
+        levels : int, optional
+            Most levels that the model adds, and passes that it runs.
+
+        Returns
+        -------
+        list of TreeDraft
+            One per row, in order: the given nodes first, and drawn ones behind them.
+        """
         names = [request.request_id for request in requests]
-        started = [self._start(request, names) for request in requests]
+        started = [
+            self._start(request, tree, leaf, levels, names)
+            for request, tree, leaf in zip(requests, trees, leaves, strict=True)
+        ]
         rows = [row for row in started if isinstance(row, _Growing)]
         while behind := [b for row in rows for b in row.branches if is_behind(b, self._max_tokens)]:
             for group in groups(behind, self._max_tokens):
@@ -192,31 +227,42 @@ class DraftModelTreeProposer:
         self._sequences.drop(request_id)
         self._vocabulary.release(request_id)
 
-    def _start(self, request: ProposalRequest, names: Sequence[str]) -> _Growing | TreeDraft:
+    def _start(
+        self,
+        request: ProposalRequest,
+        given: TreeDraft,
+        leaf: int,
+        levels: int | None,
+        names: Sequence[str],
+    ) -> _Growing | TreeDraft:
         """Roll the row's sequence back and reserve its slots, or say why it cannot draft."""
         name, limit = request.request_id, self._backend.info.context_length
+        path = tuple(given.token_ids[node] for node in given.path(leaf))
+        shape = shape_of(request.kappa - len(given), self._acceptance, self._widths, levels)
+        if not shape:
+            return replace(given, proposer=self._name)
         try:
             tokens, kept = self._vocabulary.context(name, request.token_ids)
+            read = self._vocabulary.head(path)
             # The deepest drafts are never fed, so that a full context still drafts one level.
-            room = limit - len(tokens) + 1
+            room = limit - len(tokens) - len(read) + 1
             if room < 1:
                 raise ContextOverflowError(f"past the drafter's context of {limit} tokens")
-            shape = shape_of(request.kappa, self._acceptance, self._widths)
             if kept is not None:
                 self._sequences.changed(name, kept)
             main = self._sequences.rewind(name, tokens)
-            pending = list(tokens[len(main.cached) :])
+            pending = [*tokens[len(main.cached) :], *read]
             if max(pending) >= self._backend.info.vocab_size:
                 raise IncompatibleModelsError(f"the drafter lacks token {max(pending)}")
             depth = min(room, depth_of(shape))
             depth = self._sequences.reserve_draft(name, len(pending), depth, names)
         except Exception as error:  # noqa: BLE001  a drafter may fail; decoding goes on
             self._sequences.drop(name)
-            return TreeDraft(proposer=self._name, note=failure_note(error))
-        row = _Growing(
-            request, draft_params(request, self._temperature), main, TreeBuilder(self._name)
-        )
-        row.branches = [_Branch(row, main, _cut(shape, depth), pending)]
+            return replace(given, proposer=self._name, note=failure_note(error))
+        params = draft_params(request, self._temperature)
+        builder = TreeBuilder(self._name, given)
+        row = _Growing(request, params, main, leaf, len(tokens), builder)
+        row.branches = [_Branch(row, main, _cut(shape, depth), pending, leaf, path)]
         if depth < depth_of(shape):
             row.note = f"no room in the drafter for drafts deeper than {depth}"
         return row
@@ -245,9 +291,11 @@ class DraftModelTreeProposer:
         for index, (branch, part) in enumerate(zip(group, pieces, strict=True)):
             branch.sequence.cached.extend(part)
             del branch.pending[: len(part)]
-            if branch.node < 0:
-                branch.sequence.num_agreed = len(branch.sequence.cached)
-                self._backend.commit(branch.sequence.sequence_id)
+            row, num_cached = branch.row, len(branch.sequence.cached)
+            if branch.node == row.leaf:
+                branch.sequence.num_agreed = min(num_cached, row.num_committed)
+                if num_cached <= row.num_committed:
+                    self._backend.commit(branch.sequence.sequence_id)
             if is_last:
                 self._draw(branch, logits[index])
 
@@ -319,51 +367,3 @@ class DraftModelTreeProposer:
 def _cut(shape: Shape, depth: int) -> Shape:
     """Return the first levels of a shape."""
     return tuple(_cut(below, depth - 1) for below in shape) if depth > 0 else ()
-
-
-def likeliest(first: int, law: Law, count: int) -> list[int]:
-    """Return a token and the likeliest others of a law, the lowest ids first on ties.
-
-    Parameters
-    ----------
-    first : int
-        The token that comes first whatever the law says.
-    law : Law
-        The law.
-    count : int
-        Most tokens.
-
-    Returns
-    -------
-    list of int
-        Fewer where the law has no more.
-    """
-    probs = np.array(law.dense())
-    probs[first] = 0.0
-    order = np.argsort(-probs, kind="stable")[: count - 1]
-    return [first, *(int(token) for token in order if probs[token] > 0)]
-
-
-def finishers(law: Law, race: Callable[[Law], int], count: int) -> list[int]:
-    """Return the first tokens of a law's race, in order.
-
-    Parameters
-    ----------
-    law : Law
-        The law.
-    race : callable of Law
-        Returns the winner among what is left of it.
-    count : int
-        Most tokens.
-
-    Returns
-    -------
-    list of int
-        Fewer where the law has no more.
-    """
-    tokens: list[int] = []
-    rest: Law | None = law
-    while rest is not None and len(tokens) < count:
-        tokens.append(race(rest))
-        rest = law_without(rest, tokens[-1])
-    return tokens

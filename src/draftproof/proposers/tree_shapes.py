@@ -45,7 +45,12 @@ class _Growing:
         return tuple(child.frozen() for child in self.children)
 
 
-def shape_of(budget: int, acceptance: float, widths: Sequence[int] | None = None) -> Shape:
+def shape_of(
+    budget: int,
+    acceptance: float,
+    widths: Sequence[int] | None = None,
+    levels: int | None = None,
+) -> Shape:
     """Return the shape of the worthiest tree.
 
     Parameters
@@ -57,6 +62,8 @@ def shape_of(budget: int, acceptance: float, widths: Sequence[int] | None = None
     widths : sequence of int, optional
         Most children of a node by the depth of the node, the root first. A node at a
         depth that is not named has none. Any depth when not given.
+    levels : int, optional
+        Most levels below the root.
 
     Returns
     -------
@@ -70,14 +77,17 @@ def shape_of(budget: int, acceptance: float, widths: Sequence[int] | None = None
         If ``acceptance`` or a width is out of range.
     """
     nodes = [_Growing()]
-    for parent, _rank in growth_of(budget, acceptance, widths):
+    for parent, _rank in growth_of(budget, acceptance, widths, levels):
         nodes.append(_Growing())
         nodes[parent + 1].children.append(nodes[-1])
     return nodes[0].frozen()
 
 
 def growth_of(
-    budget: int, acceptance: float, widths: Sequence[int] | None = None
+    budget: int,
+    acceptance: float,
+    widths: Sequence[int] | None = None,
+    levels: int | None = None,
 ) -> list[tuple[int, int]]:
     """Return the nodes of the worthiest tree, worthiest first.
 
@@ -88,6 +98,8 @@ def growth_of(
     acceptance : float
         See `shape_of`.
     widths : sequence of int, optional
+        See `shape_of`.
+    levels : int, optional
         See `shape_of`.
 
     Returns
@@ -108,7 +120,8 @@ def growth_of(
     places: list[tuple[float, int, int, int, int]] = []
 
     def offer(worth: float, parent: int, rank: int, depth: int) -> None:
-        if rank < most[min(depth, len(most) - 1)]:
+        is_deep = levels is not None and depth >= levels
+        if rank < most[min(depth, len(most) - 1)] and not is_deep:
             heapq.heappush(places, (-worth, next(order), parent, rank, depth))
 
     order = count()

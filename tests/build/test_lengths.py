@@ -330,6 +330,32 @@ def test_a_profile_says_how_many_nodes_a_tree_has(tmp_path, value, drafters):
     assert policy_of(value, proposer="t") == (None, "")
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"method": "suffix_tree"},
+        {"method": "ngram_tree"},
+        {"method": "draft_model_tree", "model": "x"},
+        {"method": "draft_head_tree", "model": "x"},
+    ],
+)
+def test_a_tree_that_was_measured_is_priced_by_what_it_took(tmp_path, value):
+    key = value["method"].replace("_", "-")
+    drafters = ("ngram", "draft-model", "draft-head", key)
+    path = Path(profile_at(tmp_path / "p.json", lambda n: 0.02 + 1e-5 * n, drafters=drafters))
+
+    def size():
+        config = {**value, "profile": str(path), "num_speculative_tokens": 9}
+        policy, _ = policy_of(config, proposer="t")
+        return policy.choose([RowState("r", 100, 15, ("t",))])[0].kappa
+
+    assert size() > 3
+    document = json.loads(path.read_text())
+    document["drafters"][key]["seconds"] = [[9.0, 9.0], [9.0, 9.0]]
+    path.write_text(json.dumps(document))
+    assert size() == 0
+
+
 def test_profiles_that_do_not_serve_a_tree_are_refused(tmp_path):
     path = profile_at(tmp_path / "p.json", drafters=("early-exit:4",))
     with pytest.raises(ConfigError, match="drafter 'draft-model' is not in the profile"):

@@ -17,7 +17,7 @@ from draftproof.engine import Engine, EngineCore
 from draftproof.errors import ConfigError
 from draftproof.planner.calibrate_rounds import Overheads, RoundSample, draft_table, measure_rounds
 from draftproof.planner.profile import read_profile
-from draftproof.proposers import DraftModelProposer
+from draftproof.proposers import DraftModelProposer, SuffixTreeProposer
 from draftproof.proposers.draft_head import DraftHeadProposer
 
 KIT = Path(__file__).parents[1] / "cli" / "table_cli.py"
@@ -43,6 +43,9 @@ def invoke(table_load, tmp_path):
         if speculative_config["method"] == "ngram":
             return plain
         core = plain.core
+        if speculative_config["method"] == "suffix_tree":
+            copying = [SuffixTreeProposer()]
+            return Engine(EngineCore(core.target, tokenizer=core.tokenizer, proposers=copying))
         exit_of = DraftModelProposer(type(core.target)(core.target.table), name="early-exit")
         return Engine(EngineCore(core.target, tokenizer=core.tokenizer, proposers=[exit_of]))
 
@@ -122,10 +125,29 @@ def test_a_plan_with_an_early_exit_is_written_for_us_alone(invoke, tmp_path):
     assert "vllm has no drafter early-exit:6" in done.stderr
 
 
+def test_a_tree_is_measured_by_its_nodes_and_no_plan_takes_it_for_a_chain(invoke, tmp_path):
+    path = tmp_path / "p.json"
+    done, asked = invoke(*CALIBRATE, "--draft", "suffix-tree", "-o", path)
+    assert done.exit_code == 0, done.output
+    assert asked == [{"method": "ngram"}, {"method": "suffix_tree"}]
+    table = read_profile(path).drafters["suffix-tree"]
+    assert table.kappas == (1, 4, 8)
+    assert (table.seconds > 0.0).all()
+    plan = ("plan", "--profile", path, "--acceptance", "0.5")
+    assert invoke(*plan, "--drafter", "ngram", "--json")[0].exit_code == 0
+    done, _ = invoke(*plan, "--drafter", "suffix-tree")
+    assert done.exit_code == 2
+    assert "--drafter suffix-tree drafts trees, and plans count chains; expected ngram" in (
+        done.stderr
+    )
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (("--draft", "suffix"), "lookups are always measured"),
+        (("--draft", "prediction-tree"), "depends on what it copies"),
+        (("--draft", "hybrid-tree:m"), "depends on what it copies"),
         (("--draft", "early-exit:many"), "expected a number of layers"),
         (("--draft", "early-exit:6", "--draft", "early-exit:6"), "one early-exit:6, and two"),
         (("--draft", "early-exit:6", "--draft-precision", "int8"), "needs --draft-model"),

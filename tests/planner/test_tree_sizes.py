@@ -1,5 +1,6 @@
 """How many nodes trees have: by costs, by the batch and by what was kept before."""
 
+import numpy as np
 import pytest
 from test_exact_law import plain_warp, reference_law, total_variation
 
@@ -10,7 +11,7 @@ from draftproof.core.types import StepRecord
 from draftproof.engine import EngineCore, GenerateRequest
 from draftproof.errors import ConfigError
 from draftproof.planner.cost import AffineCost
-from draftproof.planner.rounds import ParallelDraft, RoundCost
+from draftproof.planner.rounds import ParallelDraft, RoundCost, TableDraft
 from draftproof.planner.tree_sizes import TreeSizePolicy
 from draftproof.proposers import SuffixTreeProposer
 from draftproof.proposers.tree_shapes import depth_of, shape_of
@@ -139,6 +140,20 @@ def test_a_model_pays_for_each_branch_and_a_lookup_does_not():
 
 
 @pytest.mark.exact
+def test_measured_trees_are_priced_by_their_nodes():
+    # Of 1 and 5 nodes, for 1 and 4 rows; between and behind them by straight lines.
+    table = TableDraft((1, 4), (1, 5), np.asarray([[0.1, 0.5], [0.4, 1.6]]))
+    cost = RoundCost(AffineCost(1.0, 0.0), table)
+    by_nodes = policy(cost, most=6, has_model=True, is_by_nodes=True)
+    for drafting, first, step in ((1, 0.1, 0.1), (4, 0.4, 0.3), (2, 0.2, (0.1 + 0.2 / 3))):
+        expected = [0.0, *(first + step * node for node in range(6))]
+        np.testing.assert_allclose(by_nodes._drafting(drafting, 100.0), expected)
+    # The nodes of one level are one pass of a chain's drafter, and not free as a tree's.
+    dear = RoundCost(AffineCost(1.0, 0.0), TableDraft((1,), (1, 5), np.asarray([[0.0, 9.0]])))
+    assert size(policy(dear, most=6, is_by_nodes=True)) == 1
+    assert size(policy(dear, most=6, acceptance=0.1)) > 1
+
+
 @pytest.mark.parametrize("rule", [None, "coupled"])
 def test_trees_whose_size_is_chosen_keep_the_law(rule):
     table, prompt = MarkovTable(2, None, seed=5), (0, 1, 0, 0, 1, 0)

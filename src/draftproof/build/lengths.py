@@ -31,6 +31,7 @@ __all__ = [
     "built_in_cost",
     "drafter_key",
     "make_policy",
+    "tree_key",
 ]
 
 #: Tokens of a pass, and its milliseconds by precision: SmolLM2-135M on OpenVINO, 2 cores
@@ -124,6 +125,26 @@ def drafter_key(config: SpeculativeConfig) -> str:
     return "draft-head" if is_told else "draft-model"
 
 
+def tree_key(config: SpeculativeConfig) -> str:
+    """Return the name under which a profile holds what drafting trees took, by their nodes.
+
+    Parameters
+    ----------
+    config : SpeculativeConfig
+        A configuration of a method that drafts trees.
+
+    Returns
+    -------
+    str
+        For example ``"draft-head-tree"``. Empty where no measured text would stand for others:
+        what a hybrid takes depends on what it copies, predictions are the caller's, and an
+        early exit has no name that tells how many layers.
+    """
+    if config.method in ("hybrid_tree", "prediction_tree") or config.num_layers is not None:
+        return ""
+    return config.method.replace("_", "-")
+
+
 def make_policy(
     config: SpeculativeConfig, target: ModelInfo, proposer: str
 ) -> tuple[KappaPolicy | None, str]:
@@ -193,13 +214,15 @@ def _tree_sizes(
     from draftproof.planner.tree_sizes import TreeSizePolicy
 
     profile = read_profile(path)
+    is_measured = tree_key(config) in profile.drafters
     policy = TreeSizePolicy(
-        _measured(profile, config),
+        profile.round_cost(tree_key(config)) if is_measured else _measured(profile, config),
         proposer,
         config.kappa,
         tree_acceptance(config),
         config.tree_widths,
         has_model=config.method in DRAWN_TREES,
+        is_by_nodes=is_measured,
     )
     return policy, _doubt(profile, target)
 

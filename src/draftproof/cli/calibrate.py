@@ -36,7 +36,8 @@ def calibrate(
         typer.Option(
             "--draft",
             metavar="METHOD:VALUE",
-            help="Price 'early-exit:8', 'draft-head:HEAD' or 'draft-model:MODEL' too; repeatable.",
+            help="Price 'early-exit:8', 'draft-head:HEAD', 'draft-model:MODEL' too, or a tree: "
+            "'draft-head-tree:HEAD', 'suffix-tree'; repeatable.",
         ),
     ] = None,
     backend: o.BackendOf = o.Backend.AUTO,
@@ -142,8 +143,9 @@ def calibrate(
 
 
 def _drafters(draft_model: str | None, drafts: list[str]) -> dict[str, dict[str, Any]]:
-    """Return the configurations of drafters with a model, by the name that prices them."""
-    from draftproof.build.lengths import drafter_key
+    """Return the configurations of drafters to measure, by the name that prices them."""
+    from draftproof.build.lengths import drafter_key, tree_key
+    from draftproof.build.methods import TREES
     from draftproof.build.speculative import SpeculativeConfig
     from draftproof.cli.values import speculative_config
 
@@ -157,12 +159,18 @@ def _drafters(draft_model: str | None, drafts: list[str]) -> dict[str, dict[str,
             None, draft_model=model, num_speculative_tokens=None, rule=None, draft=draft
         )
         parsed = SpeculativeConfig.parse(config)
-        if parsed.method not in ("draft_model", "draft_head", "early_exit"):
+        is_tree = parsed.method in TREES
+        name = tree_key(parsed) if is_tree else drafter_key(parsed)
+        if not name:
             raise ConfigError(
-                f"{option}: expected early-exit:LAYERS, draft-head:HEAD or draft-model:MODEL; "
-                "lookups are always measured"
+                f"{option}: what it takes depends on what it copies; it is priced by its model, or "
+                "as a lookup"
             )
-        name = drafter_key(parsed)
+        if not is_tree and parsed.method not in ("draft_model", "draft_head", "early_exit"):
+            raise ConfigError(
+                f"{option}: expected early-exit:LAYERS, draft-head:HEAD, draft-model:MODEL or a "
+                "tree; lookups are always measured"
+            )
         if name in found:
             raise ConfigError(f"{option}: a profile holds one {name}, and two are given")
         found[name] = config

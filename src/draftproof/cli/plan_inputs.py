@@ -154,6 +154,12 @@ def _calibrated(options: CostOptions, path: str) -> Basis:
     profile = read_profile(path)
     report = profile.report()
     drafter = options.drafter or next(iter(profile.drafters), "none")
+    if drafter.endswith("-tree"):
+        chains = [name for name in profile.drafters if not name.endswith("-tree")]
+        raise ConfigError(
+            f"--drafter {drafter} drafts trees, and plans count chains; expected "
+            f"{' or '.join(chains)}"
+        )
     return Basis(
         cost=profile.round_cost(options.drafter),
         title=f"{profile.model} with {drafter}",

@@ -52,6 +52,9 @@ class TreeSizePolicy:
         Most children of a node by depth, as the drafter has them.
     has_model : bool, default False
         Whether each node that branches costs the drafter a row of a pass of its own.
+    is_by_nodes : bool, default False
+        Whether the drafter's cost is that of measured trees by their number of nodes, in
+        place of that of chains by their length.
 
     Raises
     ------
@@ -74,11 +77,13 @@ class TreeSizePolicy:
         widths: Sequence[int] | None = None,
         *,
         has_model: bool = False,
+        is_by_nodes: bool = False,
     ) -> None:
         self._cost = cost
         self._proposer = proposer
         self._acceptance = acceptance
         self._has_model = has_model
+        self._is_by_nodes = is_by_nodes
         #: Of each node in order of growth: its parent, its depth from 0, its rank.
         self._nodes: list[tuple[int, int, int]] = []
         for parent, rank in growth_of(max_nodes, acceptance, widths):
@@ -226,6 +231,11 @@ class TreeSizePolicy:
 
     def _drafting(self, drafting: int, context: float) -> NDArray[np.float64]:
         """Return the seconds of drafting 0, 1, ... nodes for so many rows."""
+        if self._is_by_nodes:
+            rows = np.asarray([float(drafting)])
+            nodes = range(1, len(self._nodes) + 1)
+            steps = [self._cost.draft.depth_seconds(node, rows, context)[0] for node in nodes]
+            return np.cumsum([0.0, *steps])
         seconds = [0.0]
         feeding: list[set[int]] = []
         added: list[float] = []

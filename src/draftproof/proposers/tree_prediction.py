@@ -30,7 +30,8 @@ class PredictionTreeProposer:
     many the nearest has half of that, the next half of the rest. A token and all before
     it on its branch are guessed to be kept with that, times the share of recent output
     tokens that followed the prediction to the power of their number. Guesses of branches
-    that begin alike add up, and the `kappa` nodes with the largest make the tree.
+    that begin alike add up, and the `kappa` nodes with the largest make the tree. So the
+    best place has the branch that a chain would be, and leaves what it has least use for.
 
     The candidates are deterministic: every tree rule judges them by the target's law
     alone, no coin is used, and how they are ranked and cut does not matter for the law of
@@ -41,7 +42,8 @@ class PredictionTreeProposer:
     min_context : int, default 3
         As of `draftproof.proposers.PredictionProposer`.
     min_score : float, default 0.1
-        Nodes whose guess is below this are left out; in (0, 1).
+        Nodes are left out whose guess is below this share of that for the best place; in
+        (0, 1).
 
     Raises
     ------
@@ -118,13 +120,14 @@ class PredictionTreeProposer:
         if alignment.place is None:
             return Candidates(note="the output has left the prediction")
         scores: dict[tuple[int, ...], float] = {}
-        for place, agreeing, share in _shares(alignment):
+        shares = _shares(alignment)
+        for place, agreeing, share in shares:
             most = self._predictions.trusted(alignment, agreeing)
             said = request.prediction[place : place + min(request.kappa, most)]
             for length in range(1, len(said) + 1):
                 path = tuple(said[:length])
                 scores[path] = scores.get(path, 0.0) + share * alignment.trust**length
-        tree = likeliest_paths(scores, request.kappa, self._min_score)
+        tree = likeliest_paths(scores, request.kappa, self._min_score * shares[0][2])
         if tree.token_ids:
             return tree
         if alignment.place >= len(request.prediction):
@@ -147,9 +150,7 @@ def _shares(alignment: Alignment) -> list[tuple[int, int, float]]:
     for agreeing, group in groupby(ranked, key=lambda item: item[1]):
         share = left * (agreeing + 1) / (agreeing + 1 + DOUBT)
         left -= share
-        *nearer, last = [place for place, _ in group]
-        for place in nearer:
+        for place, _ in group:
             share /= 2
             shares.append((place, agreeing, share))
-        shares.append((last, agreeing, share))
     return shares

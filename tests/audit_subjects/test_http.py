@@ -149,6 +149,33 @@ def sample(probs, num, seed):
     return [f"text {i}" for i in rng.choice(len(probs), num, p=probs)]
 
 
+@pytest.mark.statistical
+@pytest.mark.parametrize(
+    ("seed_of", "named"),
+    [
+        (lambda seed: seed // 2, "equal the one 1 before"),
+        (lambda seed: seed % 7, "repeat with period 7"),
+        (lambda seed: seed % 300, "300 to 1499 are 0 to 1199 again"),
+    ],
+    ids=["neighbours", "period", "long period"],
+)
+def test_servers_that_use_a_seed_again_are_named_in_the_order_of_requests(seed_of, named):
+    # Eight requests are in flight; false alarms 0.001.
+    def text(body):
+        return completion(str(np.random.default_rng(seed_of(body["seed"])).integers(0, 27)))
+
+    asked = HttpCompletions("http://x", Spelling("m"), transport=server(text))
+    clean = server(lambda body: completion(str(np.random.default_rng(body["seed"]).integers(27))))
+    other = HttpCompletions("http://x", Spelling("m"), transport=clean)
+    samples = [each.answers("p", POLICY, 1500, 7 * 300).texts for each in (asked, other)]
+    off = other.answers("p", POLICY, 1500, 9000).texts
+    found = judge_on_off(OnOffEvidence("s", PLAN, (TextCounts.of("p", samples[0], off),)))
+    assert found.verdict == "not enough evidence"
+    assert named in found.reason
+    fair = judge_on_off(OnOffEvidence("s", PLAN, (TextCounts.of("p", samples[1], off),)))
+    assert min(test.p_value for test in fair.dependence) > PLAN.alpha
+
+
 FLAT = np.full(8, 1 / 8)
 #: TV 0.25 from the flat law.
 BENT = np.array([3] * 4 + [1] * 4) / 16

@@ -69,6 +69,17 @@ def test_a_dependence_that_makes_no_draws_equal_is_learnt():
     assert found.lag == 1
 
 
+@pytest.mark.statistical
+def test_rare_draws_of_a_nearly_certain_law_are_no_dependence():
+    """200 audits at 0.05: more than 24 alarms have a chance below 1e-4."""
+    rng = np.random.default_rng(7)
+    alarms = np.zeros(2, dtype=int)
+    for _ in range(200):
+        draws = rng.choice(3, 600, p=[0.998, 0.001, 0.001])
+        alarms += [test(draws).p_value <= 0.05 for test in (equal_draws, pairs_learnt)]
+    assert (alarms <= 24).all()
+
+
 @pytest.mark.parametrize("draws", [[], [0], [3] * 9, [0] * 5000, [0] * 2500 + [1] + [0] * 2500])
 def test_certain_laws_and_few_draws_say_nothing(draws):
     codes = np.array(draws, dtype=np.int64)

@@ -185,14 +185,17 @@ def reason_of(dependence: Sequence[DependenceTest], alpha: float) -> str:
     Returns
     -------
     str
-        Names the first test that fails: a lag, or a stretch that was given twice.
+        Names a period, or else the test that fails most clearly: a lag, or a stretch that
+        was given twice.
     """
     failed = [test for test in dependence if test.p_value <= alpha]
     if not failed:
         return ""
     text = "the draws depend on each other and may not be pooled"
+    # What repeats far off looks like a dependence at any lag; a period explains it all.
+    named = min(failed, key=lambda test: (test.statistic != test.num_pairs, test.p_value))
     # Certificates from before the whole order was kept name no lag.
-    return text if failed[0].name == "draws 1 apart" else f"{text}: {failed[0].name}"
+    return text if named.name == "draws 1 apart" else f"{text}: {named.name}"
 
 
 def smallest_repeat(

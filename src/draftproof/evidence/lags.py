@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +31,8 @@ LAGS: tuple[int, ...] = (*range(1, 25), 28, 32, 40, 48, 56, 64, 96, 128, 192, 25
 
 #: Draws that change places with each other.
 _GROUP = 16
+#: The orders of a group, one a row: each draw some places on.
+_TURNS = np.add.outer(np.arange(_GROUP), np.arange(_GROUP)) % _GROUP
 #: Fewest groups that can say anything.
 _FEWEST_GROUPS = 4
 #: Standard deviations below which a bound is not worth computing.
@@ -38,6 +41,8 @@ _WORTH = 2.5
 _MOST_VALUES = 12
 #: Pairs of a kind that count as no news, in the score that is learnt.
 _PRIOR = 5.0
+#: Most that a pair may count in it.
+_MOST_NEWS = 64.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +198,10 @@ def _learnt(codes: NDArray[np.int64], lag: int) -> LagTest | None:
     chance = table.sum(axis=1)[:, None] * table.sum(axis=0) / table.sum()
     # A last row and column of zeros, for draws without a neighbour.
     score = np.zeros((width + 1, width + 1))
-    score[:-1, :-1] = (table - chance) / (chance + _PRIOR)
+    learnt = np.clip((table - chance) / (chance + _PRIOR), -_MOST_NEWS, _MOST_NEWS)
+    # Of few binary digits, so that sums are free of rounding: where all orders score alike,
+    # as under a nearly certain law, none may stand out by the last digit.
+    score[:-1, :-1] = np.round(learnt * 2**16) / 2**16
     return _moved(
         codes[half:],
         lag,
@@ -210,24 +218,30 @@ def _moved(
     is_two_sided: bool = True,
 ) -> LagTest | None:
     """Score the order that was seen against those of draws that change places."""
-    places = np.arange(len(codes))
+    movable = _groups(len(codes), lag)
+    if movable is None:
+        return None
+    after = movable + lag
+    left, own = codes[movable - lag], codes[movable]
+    right = np.where(after < len(codes), codes[np.minimum(after, len(codes) - 1)], -1)
+    scores = score(left, own[_TURNS], right).sum(axis=1).astype(np.float64)
+    pairs = movable.size + int((after < len(codes)).sum())
+    seen, expected = float(scores[0].sum()), float(scores.mean(axis=0).sum())
+    p = _tail(scores, seen - expected, is_two_sided)
+    return LagTest(lag, pairs, seen, expected, p)
+
+
+@lru_cache(maxsize=2 * len(LAGS))
+def _groups(num: int, lag: int) -> NDArray[np.int32] | None:
+    """Return the places whose draws change places, shape (G, Q); None where they are few."""
+    places = np.arange(num, dtype=np.int32)
     movable = places[(places // lag) % 2 == 1]
     groups = len(movable) // _GROUP
     if groups < _FEWEST_GROUPS:
         return None
     # Groups are drawn without a look at the draws; near ones may depend on each other too.
     movable = np.random.default_rng(lag).permutation(movable)[: groups * _GROUP]
-    movable = movable.reshape(_GROUP, groups)
-    after = movable + lag
-    left, own = codes[movable - lag], codes[movable]
-    right = np.where(after < len(codes), codes[np.minimum(after, len(codes) - 1)], -1)
-    scores = np.stack(
-        [score(left, np.roll(own, -h, axis=0), right).sum(axis=0) for h in range(_GROUP)]
-    ).astype(np.float64)
-    pairs = movable.size + int((after < len(codes)).sum())
-    seen, expected = float(scores[0].sum()), float(scores.mean(axis=0).sum())
-    p = _tail(scores, seen - expected, is_two_sided)
-    return LagTest(lag, pairs, seen, expected, p)
+    return movable.reshape(_GROUP, groups)
 
 
 def _tail(scores: NDArray[np.float64], excess: float, is_two_sided: bool) -> float:

@@ -203,6 +203,15 @@ def test_two_samples_of_the_same_coins_are_no_comparison():
     assert "4000 to 4099 are 20 to 119 of the other" in judge_on_off(on_off(on, off)).reason
 
 
+def test_two_samples_of_one_text_say_nothing():
+    # A server that ignores its seeds altogether; a law would show it as a bias.
+    same = np.full(NUM, 3)
+    found = judge_on_off(on_off(same, same))
+    assert found.verdict == "not enough evidence"
+    assert "every draw after 'p' gave one text" in found.reason
+    assert judge(fixed(same)).verdict == "biased"
+
+
 def matrix(*samples):
     cells = []
     for index, codes in enumerate(samples):

@@ -261,7 +261,7 @@ def judge_on_off(evidence: OnOffEvidence) -> OnOffVerdict:
             "biased",
             (f"on and off differ: p = {p_value:.2g}, at most {plan.alpha:g} was allowed"),
         )
-    elif silent := _silent(evidence):
+    elif silent := _silent(evidence) or _one_text(evidence):
         verdict, reason = "not enough evidence", silent
     elif smallest > plan.tv:
         verdict, reason = (
@@ -322,6 +322,18 @@ def _silent(evidence: OnOffEvidence) -> str:
             return (
                 f"drafts are certain in {share:.3g} of the draws after {p.name!r}, "
                 f"{LEAST_SHARE:g} is expected: take prompts after which the drafter has more to say"
+            )
+    return ""
+
+
+def _one_text(evidence: OnOffEvidence) -> str:
+    """Say after which prompt no draw differed from another; empty where there is none."""
+    for p in evidence.prompts:
+        if len(p.texts) == 1 and p.order_on is not None:
+            return (
+                f"every draw after {p.name!r} gave one text, on and off: seeds or the policy may "
+                "be ignored, which no comparison tells from a certain law; take a prompt that "
+                "leaves a choice"
             )
     return ""
 

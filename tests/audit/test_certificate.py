@@ -317,6 +317,7 @@ def test_rounds_that_cannot_be_are_refused(columns, named) -> None:
         ("counts", lambda held: ["7", *held[1:]], "count is '7'"),
         ("impossible", lambda _held: [[[9, 9, 9], -2]], "impossible outcome is -2"),
         ("rounds", lambda held: [[*held[0][:4], -3], *held[1:]], "equal rounds is -3"),
+        ("rounds", lambda held: [[3, 3, 1, True, 99_999], *held], "99999 rounds cut in"),
         ("samples", lambda _held: [[[], [1], 0, 0]], "equal rounds is 0"),
         ("samples", lambda _held: [[[], [1], 0.5, 2]], "kept drafts is 0.5"),
         ("samples", lambda _held: [[[], [], 0, 2]], "emitted nothing"),

@@ -195,7 +195,11 @@ class PromptEvidence:
     order: DrawOrder | None = None
 
     def __post_init__(self) -> None:
-        """Refuse an order that is not of the counts."""
+        """Refuse an order that is not of the counts, and stops beyond one a draw."""
+        num_cut, num_draws = sum(self.rounds.cut) if self.rounds else 0, self.counts.num_draws
+        if num_cut > num_draws:
+            # What is cut is not held against the rule: a decoder could hide everything there.
+            raise ConfigError(f"{num_cut} rounds cut in {num_draws} draws: expected one a draw")
         if self.order is not None:
             self.order.check([*self.counts.cells.tolist(), self.counts.num_impossible])
 

@@ -3,9 +3,11 @@
 Drafters and plain decoding take turns on the same prompts, in random order within each
 round, and new prompts in each round. Counted are acceptance per position with its
 denominators, tokens per pass of a row, what a drafted token costs in passes of plain
-decoding, and the share of drafting in the time; the pace is that of all rows together from
-the step on after which each has its first token. ``auto`` is the hybrid drafter under the
-controller, with the costs of a profile.
+decoding, and the share of drafting in the time. The pace is that of all rows together while
+all of them run: from the step after which each has its first token to the one that ends a
+row. Under load another request would take that row's place; ``whole_over_plain`` is the pace
+until the last row ends, where fast rows leave slow ones behind in ever smaller passes.
+``auto`` is the hybrid drafter under the controller, with the costs of a profile.
 
     draftproof calibrate -m smollm2 -md smollm2-head -o profile.json
     python drafter_grid.py --profile profile.json --output results/drafter_grid.json
@@ -56,6 +58,8 @@ class Counted:
     target_s: float = 0.0
     total_s: float = 0.0
     num_steps: int = 0
+    #: Tokens per second until the last row ends, one for each run.
+    whole: list[float] = field(default_factory=list)
 
 
 def cores(options: argparse.Namespace, names: Sequence[str]) -> dict[str, EngineCore]:
@@ -99,7 +103,7 @@ def timed(
     counted: Counted,
     length: int,
 ) -> float:
-    """Decode prompts together; return tokens per second once each has its first token."""
+    """Decode prompts together; return tokens per second while all of them run."""
     names = [
         core.submit(
             GenerateRequest(
@@ -114,6 +118,7 @@ def timed(
     ]
     tokens = dict.fromkeys(names, 0)
     begin, before, first = 0.0, (0.0, 0.0, 0), 0
+    pace = 0.0
     num_steps = 0
     while core.has_work:
         for output in core.step():
@@ -123,6 +128,8 @@ def timed(
                     raise output.result.error
                 counted.stats = counted.stats.merge(output.result.stats)
         num_steps += 1
+        if begin and not pace and max(tokens.values()) >= length:
+            pace = (sum(tokens.values()) - first) / (perf_counter() - begin)
         if not begin and all(tokens.values()):
             begin, first = perf_counter(), sum(tokens.values())
             before = (core.clock.draft_s, core.clock.target_s, num_steps)
@@ -131,7 +138,8 @@ def timed(
     counted.target_s += core.clock.target_s - before[1]
     counted.num_steps += num_steps - before[2]
     counted.total_s += seconds
-    return (sum(tokens.values()) - first) / seconds
+    counted.whole.append((sum(tokens.values()) - first) / seconds)
+    return pace
 
 
 def cell(
@@ -167,6 +175,7 @@ def cell(
         table[name] = {
             "tokens_per_s": summary(runs[name]),
             "over_plain": ratios(runs[name], runs["plain"]),
+            "whole_over_plain": ratios(held.whole, counted["plain"].whole),
             "accepted_per_pos": [
                 [kept, reached]
                 for kept, reached in zip(
@@ -194,7 +203,8 @@ def show(title: str, table: dict[str, Any]) -> None:
         of = row["accepted_per_pos"][0][1] if row["accepted_per_pos"] else 0
         cost = "n/a" if row["draft_cost"] is None else f"{row['draft_cost']:.3f}"
         print(
-            f"  {name:11} x {shown(row['over_plain'])}, {row['tokens_per_pass']:.2f} tokens a "
+            f"  {name:11} x {shown(row['over_plain'])}, {row['whole_over_plain']['median']:.2f} "
+            f"to the last row, {row['tokens_per_pass']:.2f} tokens a "
             f"pass, c {cost}, drafting {row['draft_share']:.0%}, kept {kept or 'n/a'} of {of}",
             flush=True,
         )

@@ -61,7 +61,18 @@ class _LoadedRecipe:
     def subject(self, engine: Engine) -> EngineSubject:
         from draftproof.audit.subjects import EngineSubject
 
-        return EngineSubject(engine.core, prediction=self.prediction_ids(engine))
+        expected = self.prediction_ids(engine)
+        return EngineSubject(engine.core, prediction=expected, num_tail=self._num_tail())
+
+    def _num_tail(self) -> int:
+        """Return how much is written past the horizon, so that trees branch up to it."""
+        from draftproof.build.methods import DEFAULT_KAPPA, TREES
+
+        method = str(self.config.get("method", "none")).replace("-", "_")
+        if method not in TREES:
+            return 0
+        nodes = self.config.get("num_speculative_tokens")
+        return nodes if isinstance(nodes, int) else DEFAULT_KAPPA[method]
 
     def prediction_ids(self, engine: Engine) -> tuple[int, ...]:
         from draftproof.engine.inputs import prediction_ids
@@ -201,6 +212,7 @@ def engine(
                 tokens,
                 outputs.notes.say,
                 loaded_by.prediction_ids(loaded),
+                loaded_by.subject(loaded),
             )
             evidence = m.run_mode(mode, question, knobs, common.horizon)
             if mode is m.Mode.MATRIX:

@@ -16,6 +16,7 @@ from draftproof.cli.given_options import refuse
 from draftproof.errors import ConfigError
 
 if TYPE_CHECKING:
+    from draftproof.audit.subjects import EngineSubject
     from draftproof.engine import EngineCore
 
 __all__ = [
@@ -201,8 +202,10 @@ class Question:
         Tokens, where somebody said.
     say : callable of str
         For remarks.
-    prediction : sequence of int, default ()
+    prediction : sequence of int
         Tokens that outputs are expected to be.
+    decoder : EngineSubject
+        The engine as a decoder of short texts.
     """
 
     core: EngineCore
@@ -211,7 +214,8 @@ class Question:
     size: a.AuditSize
     tokens: int | None
     say: Callable[[str], None]
-    prediction: Sequence[int] = ()
+    prediction: Sequence[int]
+    decoder: EngineSubject
 
 
 def run_mode(mode: Mode, question: Question, knobs: dict[str, Any], horizon: int) -> Any:
@@ -309,14 +313,11 @@ def _stream(
 def _matrix(question: Question, horizon: int, first: int) -> Any:
     from draftproof.audit.matrix_run import groups_of, run_matrix
     from draftproof.audit.matrix_subjects import DrawnMatrix, best_next_tokens
-    from draftproof.audit.subjects import EngineSubject
 
     core, prompt = question.core, question.prompts[0]
     if len(question.prompts) > 1:
         raise ConfigError(f"{len(question.prompts)} prompts with --matrix: expected one")
-    subject = DrawnMatrix(
-        EngineSubject(core, prediction=question.prediction), core.target, prompt.ids
-    )
+    subject = DrawnMatrix(question.decoder, core.target, prompt.ids)
     groups = groups_of(subject, best_next_tokens(core.target, prompt.ids), horizon)
     evidence = run_matrix(
         subject,

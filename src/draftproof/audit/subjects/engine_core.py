@@ -48,12 +48,22 @@ class EngineSubject:
         rounds only the first that drafts is kept, which starts from one and the same text.
     prediction : sequence of int, default ()
         Tokens that every output is expected to be, for drafters that read it.
+    num_tail : int, default 0
+        Tokens that are written past the horizon and dropped. A round drafts no more nodes
+        than tokens are left, so that a tree at the end of a short text would never branch;
+        with as many as it has nodes it does.
     """
 
     def __init__(
-        self, core: EngineCore, *, num_lead: int = 0, prediction: Sequence[int] = ()
+        self,
+        core: EngineCore,
+        *,
+        num_lead: int = 0,
+        prediction: Sequence[int] = (),
+        num_tail: int = 0,
     ) -> None:
         self.core = core
+        self._num_tail = num_tail
         self._num_lead = num_lead
         self._prediction = tuple(prediction)
 
@@ -70,7 +80,7 @@ class EngineSubject:
                 request = GenerateRequest(
                     prompt,
                     policy.params,
-                    max_tokens=policy.horizon + self._num_lead,
+                    max_tokens=self._num_lead + policy.horizon + self._num_tail,
                     stop_token_ids=tuple(sorted(policy.eos_token_ids)),
                     ignore_eos=True,
                     seed=first_seed + index,
@@ -81,27 +91,34 @@ class EngineSubject:
             results = self.core.run()
             for name, index in names.items():
                 result = results[name]
-                output = self._output(result)
+                output = self._output(result, policy.horizon)
                 tokens[index, : len(output)] = output
             for name in names:
-                told = self._rounds(results[name])
+                told = self._rounds(results[name], policy.horizon)
                 kinds = [kind for kind, _drafts in told]
                 drafts = [certain for _kind, certain in told]
                 rounds.update(kinds)
-                samples.update(round_samples(self._output(results[name]), kinds, drafts))
+                if not self._num_tail:  # else the last round reaches past the text
+                    output = self._output(results[name], policy.horizon)
+                    samples.update(round_samples(output, kinds, drafts))
                 drafting += any(kind.drafted for kind in kinds)
         return Draws(tokens, dict(rounds), True, totals_of(rounds, drafting), dict(samples))
 
-    def _output(self, result: GenerateResult) -> list[int]:
+    def _output(self, result: GenerateResult, horizon: int) -> list[int]:
         if result.error is not None:
             raise result.error
-        return result.token_ids[self._num_lead :]
+        return result.token_ids[self._num_lead :][:horizon]
 
-    def _rounds(self, result: GenerateResult) -> list[tuple[RoundKind, Outcome | None]]:
-        """Return the rounds, each with its drafts where its drafter had no choice."""
+    def _rounds(
+        self, result: GenerateResult, horizon: int
+    ) -> list[tuple[RoundKind, Outcome | None]]:
+        """Return the rounds of the text, with their drafts where their drafter had no choice."""
+        past = len(result.prompt_ids) + self._num_lead + horizon
         last = len(result.records) - 1
         told: list[tuple[RoundKind, Outcome | None]] = []
         for index, record in enumerate(result.records):
+            if record.position >= past:
+                break
             cut = index == last and result.finish_reason == "stop"
             kind = RoundKind(record.depth, record.num_accepted, len(record.emitted), cut)
             drafts = record.drafted if record.is_certain else None

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from draftproof.audit.forced import PREFILL, draft_law_at, forced_laws, forced_logits
 from draftproof.audit.state import DrafterCheck, Rollback, StateEvidence
 from draftproof.audit.subjects.engine_core import tenant_of
+from draftproof.audit.told_states import ToldStates
 from draftproof.core.history import History
 from draftproof.core.law import Law
 from draftproof.core.params import SamplingParams
@@ -142,6 +143,7 @@ def check_drafter(
     output_ids: Sequence[int],
     vocab_size: int,
     params: SamplingParams | None = None,
+    target: ModelBackend | None = None,
 ) -> list[DrafterCheck]:
     """Ask a drafter, leave it alone for some rounds, ask again, and compare.
 
@@ -157,6 +159,8 @@ def check_drafter(
         Size of the target's rows.
     params : SamplingParams, optional
         The policy.
+    target : ModelBackend, optional
+        The model, for drafters that read its hidden states.
 
     Returns
     -------
@@ -165,6 +169,8 @@ def check_drafter(
         drafter nor a fresh one drafts, which compares nothing.
     """
     policy = SamplingParams() if params is None else params
+    whole = [*prompt_ids, *output_ids]
+    states = None if target is None else ToldStates(target, whole, (proposer,))
     found = []
     for silent in _SILENT:
         end = _ASKED + silent
@@ -177,6 +183,8 @@ def check_drafter(
             for token in output_ids[:count]:
                 history.append(token)
             text = [*prompt_ids, *output_ids[:count]]
+            if states is not None:
+                states.tell(proposer, name, len(text))
             return draft_law_at(proposer, name, text, policy, history, vocab_size, _KAPPA)
 
         try:
@@ -237,12 +245,14 @@ def first_draft_rounds(
     }
     rounds = []
     history = History(prompt)
+    states = ToldStates(core.target, [*prompt, *text], (drafter,))
     name, at = f"state audit of {result.request_id}", 0
     try:
         for laws in forced_laws(core.target, prompt, text, params):
             for p in laws:
                 if at in starts:
                     before = [*prompt, *text[:at]]
+                    states.tell(drafter, name, len(before))
                     q = draft_law_at(drafter, name, before, params, history, len(p))
                     if q is not None:
                         kept = float(np.minimum(p, q.dense()).sum())
@@ -330,7 +340,9 @@ def state_evidence(
             for key, proposer in core.proposers.items():
                 # One prompt is enough where the drafter has something to say there.
                 if not drafters[key]:
-                    drafters[key] = check_drafter(proposer, ids, result.token_ids, size, params)
+                    drafters[key] = check_drafter(
+                        proposer, ids, result.token_ids, size, params, core.target
+                    )
         say(f"checked {name!r}")
     return StateEvidence(
         subject,

@@ -15,6 +15,7 @@ from draftproof.audit.forced import draft_law_at, forced_laws, law_distance
 from draftproof.audit.repeated_texts import TextMarks
 from draftproof.audit.stream import PromptDrafts, StreamEvidence, StreamLook
 from draftproof.audit.subjects.engine_core import tenant_of
+from draftproof.audit.told_states import ToldStates
 from draftproof.core.history import History
 from draftproof.core.params import SamplingParams
 from draftproof.engine import EngineCore, GenerateRequest, GenerateResult
@@ -222,6 +223,8 @@ class _Reader:
         history = History(prompt_ids)
         at = 0
         probs: list[float] = []
+        held = () if drafter is None else (drafter,)
+        states = ToldStates(self._core.target, [*prompt_ids, *text], held)
         try:
             for p in forced_laws(self._core.target, prompt_ids, text, self._params):
                 tokens = text[at : at + len(p)]
@@ -230,6 +233,7 @@ class _Reader:
                     before = [*prompt_ids, *text[:at]]
                     law = None
                     if drafter is not None:
+                        states.tell(drafter, name, len(before))
                         law = draft_law_at(drafter, name, before, self._params, history, len(row))
                     if law is not None:
                         row[:] = law.dense()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from draftproof.core.kappa_policy import RowState
@@ -12,6 +13,7 @@ from draftproof.errors import ConfigError
 from draftproof.planner.controller import ControllerConfig, GoodputController
 from draftproof.planner.cost import AffineCost
 from draftproof.planner.rounds import ParallelDraft, RoundCost
+from draftproof.planner.slots import SlotPricer
 from draftproof.planner.told import PricedAs
 
 #: A pass of n tokens costs 0.8 + 0.2 n plain steps, half a step more behind another shape.
@@ -64,3 +66,16 @@ def test_one_row_that_was_told_is_enough():
 def test_a_change_that_saves_time_is_refused():
     with pytest.raises(ConfigError, match="change_s is -1"):
         replace(COST, change_s=-1.0)
+
+
+def test_rows_with_different_drafts_pay_for_the_change_and_a_single_row_does_not():
+    def drafts(cost, survival):
+        beliefs = {"d": (np.repeat(np.array(survival)[:, None], 2, 1), np.ones(len(survival)))}
+        names, limits = ["d"] * len(survival), [1] * len(survival)
+        return SlotPricer(cost, {}, 2).admit(names, limits, beliefs, 0.0).kappas
+
+    one_of_four = [0.8, 0.0, 0.0, 0.0]
+    assert drafts(FREE, one_of_four) == [1, 0, 0, 0], "the planted fault: it is not priced"
+    assert drafts(COST, one_of_four) == [0, 0, 0, 0]
+    assert drafts(COST, [0.95] * 4) == [1, 1, 1, 1]
+    assert drafts(COST, [0.8]) == drafts(FREE, [0.8]) == [1]

@@ -158,7 +158,10 @@ class SlotPricer:
         if (given < 1.0).any():
             grid = np.arange(len(certain))
             expected = np.interp(_running(0.0, given[row_of]), grid, certain)
-        pace = yielded / (expected + drafting)
+        seconds = expected + drafting
+        # Rows whose drafts differ in number bring another shape nearly every round.
+        seconds[1:] += self._cost.change_s
+        pace = yielded / seconds
         # The drafts that may be lost all come.
         loss = (certain + drafting) / passes[0] - 1.0
         kept = _running(0.0, np.where(worth[order] >= 1.0 - BAD_LUCK, 1.0, 0.0))

@@ -326,7 +326,7 @@ def test_merged_candidates_take_the_best_guess_and_its_maker():
 @pytest.mark.parametrize(
     ("parts", "options", "message"),
     [
-        ([], {}, "no copying part"),
+        ([], {}, "no draftless part"),
         ([Scripted(), Scripted()], {}, "a name of its own"),
         ([Scripted()], {"enough": 0}, "enough 0"),
         ([Scripted()], {"max_model_tokens": 0}, "max_model_tokens 0"),

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from draftproof.core.law import Law, OneHotLaw
-from draftproof.core.protocols import Foreteller, OptionReader, ProposalRequest
+from draftproof.core.protocols import Foreteller, ProposalRequest
 from draftproof.core.types import Draft
-from draftproof.errors import ConfigError
+from draftproof.proposers._parts import PartsProposer
 
 __all__ = [
     "ContinuingProposer",
@@ -106,7 +106,7 @@ class _Mixed:
         return Draft(self.token_ids, laws, name, self.note, self.sources)
 
 
-class HybridProposer:
+class HybridProposer(PartsProposer):
     """Takes the first draft that costs nothing, and lets a model go on behind it.
 
     For each request and round: the draftless parts are asked until one drafts something,
@@ -154,29 +154,11 @@ class HybridProposer:
         enough: int = 4,
         name: str = "hybrid",
     ) -> None:
-        if not draftless:
-            raise ConfigError("a hybrid drafter has no draftless part; expected at least one")
-        if max_model_tokens < 1 or enough < 1:
-            raise ConfigError(
-                f"max_model_tokens {max_model_tokens} and enough {enough}: expected 1 or more"
-            )
-        names = [part.name for part in (*draftless, model)]
-        if len(set(names)) < len(names):
-            raise ConfigError(f"parts are named {names}; expected a name of its own for each")
+        super().__init__(
+            draftless, model, max_model_tokens=max_model_tokens, enough=enough, name=name
+        )
         self._draftless = tuple(draftless)
         self._model = model
-        self._max_model_tokens = max_model_tokens
-        self._enough = enough
-        self._name = name
-        #: Options of requests that one of its parts reads.
-        self.reads = frozenset[str]().union(
-            *(part.reads for part in (*draftless, model) if isinstance(part, OptionReader))
-        )
-
-    @property
-    def name(self) -> str:
-        """Name used in records and configuration."""
-        return self._name
 
     def propose(self, requests: Sequence[ProposalRequest]) -> list[Draft]:
         """Draft for all rows at once.
@@ -273,23 +255,6 @@ class HybridProposer:
                     sign = 0
             signs.append(sign)
         return signs
-
-    def release(self, request_id: str) -> None:
-        """Forget a request.
-
-        Parameters
-        ----------
-        request_id : str
-            Name of the request; unknown names are ignored.
-        """
-        errors = []
-        for part in (*self._draftless, self._model):
-            try:
-                part.release(request_id)
-            except Exception as error:  # noqa: BLE001  the other parts must forget it too
-                errors.append(error)
-        if errors:
-            raise errors[0]
 
     def _pays(self, mixed: _Mixed, request: ProposalRequest) -> bool:
         """Say whether the model is asked; looks at how many tokens there are, not at which."""

@@ -9,10 +9,10 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from draftproof.core.protocols import OptionReader, ProposalRequest
+from draftproof.core.protocols import ProposalRequest
 from draftproof.core.types import TreeDraft
-from draftproof.errors import ConfigError
 from draftproof.proposers._candidates import Candidates, merged
+from draftproof.proposers._parts import PartsProposer
 
 __all__ = [
     "BelowProposer",
@@ -78,7 +78,7 @@ class ReadingBelowProposer(BelowProposer, Protocol):
         ...
 
 
-class HybridTreeProposer:
+class HybridTreeProposer(PartsProposer):
     """Drafts a tree of copies, and draws a model's tree where nothing is copied.
 
     The candidates of all copying parts are merged, each path with the best guess that a
@@ -126,30 +126,11 @@ class HybridTreeProposer:
         enough: int = 4,
         name: str = "hybrid-tree",
     ) -> None:
-        if not copying:
-            raise ConfigError("a hybrid drafter has no copying part; expected at least one")
-        if max_model_tokens < 1 or enough < 1:
-            raise ConfigError(
-                f"max_model_tokens {max_model_tokens} and enough {enough}: expected 1 or more"
-            )
-        parts: list[CopyingProposer | BelowProposer] = [*copying, model]
-        names = [part.name for part in parts]
-        if len(set(names)) < len(names):
-            raise ConfigError(f"parts are named {names}; expected a name of its own for each")
+        super().__init__(
+            copying, model, max_model_tokens=max_model_tokens, enough=enough, name=name
+        )
         self._copying = tuple(copying)
         self._model = model
-        self._max_model_tokens = max_model_tokens
-        self._enough = enough
-        self._name = name
-        #: Options of requests that one of its parts reads.
-        self.reads = frozenset[str]().union(
-            *(part.reads for part in parts if isinstance(part, OptionReader))
-        )
-
-    @property
-    def name(self) -> str:
-        """Name used in records and configuration."""
-        return self._name
 
     def propose(self, requests: Sequence[ProposalRequest]) -> list[TreeDraft]:
         """Draft for all rows at once.
@@ -179,24 +160,6 @@ class HybridTreeProposer:
             note = "; ".join(filter(None, notes))
             trees[row] = replace(drawn, proposer=self._name, note=note, sources=sources or None)
         return trees
-
-    def release(self, request_id: str) -> None:
-        """Forget a request.
-
-        Parameters
-        ----------
-        request_id : str
-            Name of the request; unknown names are ignored.
-        """
-        errors = []
-        parts: list[CopyingProposer | BelowProposer] = [*self._copying, self._model]
-        for part in parts:
-            try:
-                part.release(request_id)
-            except Exception as error:  # noqa: BLE001  the other parts must forget it too
-                errors.append(error)
-        if errors:
-            raise errors[0]
 
     def _copied(self, request: ProposalRequest) -> Candidates:
         """Return the merged candidates of one row."""

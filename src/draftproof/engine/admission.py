@@ -151,7 +151,7 @@ def check_read(
         if not is_read:
             raise ConfigError(
                 f"prediction has no effect with the drafter {' or '.join(map(repr, names))}; "
-                "expected 'prediction' or 'hybrid'"
+                "expected 'prediction', 'hybrid' or a tree of them"
             )
     if not request.tenant or (kappa and any(reads(drafter, "tenant") for drafter in drafters)):
         return ""

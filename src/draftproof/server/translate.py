@@ -291,7 +291,7 @@ def _reader(proposer: str | None, asked: int | None, engine: Engine) -> str:
         if not reads(engine.core.proposers[proposer], "prediction"):
             raise ConfigError(
                 f"prediction has no effect with the method {proposer!r}; expected "
-                "'prediction' or 'hybrid'"
+                "'prediction', 'hybrid' or a tree of them"
             )
         return proposer
     default = engine.core.default_proposer

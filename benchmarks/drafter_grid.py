@@ -45,6 +45,9 @@ ARMS: dict[str, tuple[str, int]] = {
     "draft_head": ("draft_head", 3),
     "hybrid": ("hybrid", 7),
     "early_exit": ("early_exit", 3),
+    "suffix_tree": ("suffix_tree", 7),
+    "draft_head_tree": ("draft_head_tree", 3),
+    "hybrid_tree": ("hybrid_tree", 7),
     "auto": ("hybrid", 7),
 }
 
@@ -64,7 +67,8 @@ class Counted:
 
 def cores(options: argparse.Namespace, names: Sequence[str]) -> dict[str, EngineCore]:
     """Return one engine per arm over the same weights."""
-    needs_head = {"draft_head", "hybrid", "auto"} & set(names)
+    with_head = ("draft_head", "hybrid", "draft_head_tree", "hybrid_tree")
+    needs_head = {*with_head, "auto"} & set(names)
     target, tokenizer = load_model(
         options.model, precision=options.precision, with_hidden=bool(needs_head)
     )
@@ -77,7 +81,7 @@ def cores(options: argparse.Namespace, names: Sequence[str]) -> dict[str, Engine
             exit_ = target.early_exit(options.layers)  # type: ignore[attr-defined]
             proposers: list[Proposer] = [DraftModelProposer(exit_)]
         else:
-            if method in ("draft_head", "hybrid"):
+            if method in with_head:
                 settings["model"] = options.head
             if name == "auto":
                 settings |= {"num_speculative_tokens": "auto", "profile": str(options.profile)}
@@ -217,7 +221,7 @@ def main() -> None:
     parser.add_argument("--head", default="smollm2-head", help="a draft head's name or folder")
     parser.add_argument("--profile", type=Path, help="of calibrate, with the head; for auto")
     parser.add_argument("--precision", default="int8")
-    parser.add_argument("--arms", default=",".join(ARMS))
+    parser.add_argument("--arms", default="plain,ngram,suffix,draft_head,hybrid,early_exit,auto")
     parser.add_argument("--layers", type=int, default=8, help="of the early exit")
     parser.add_argument("--kinds", default=",".join(KINDS))
     parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 1.0])

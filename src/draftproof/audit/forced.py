@@ -20,10 +20,53 @@ from draftproof.core.rng import CoinSource
 from draftproof.core.types import Draft, FlatBatch, Row, TreeDraft
 from draftproof.errors import CapacityError
 
-__all__ = ["draft_law_at", "forced_laws", "forced_logits", "law_distance"]
+__all__ = ["draft_law_at", "forced_laws", "forced_logits", "forced_passes", "law_distance"]
 
 #: Tokens of a row where nobody says: a plain prefill.
 PREFILL = 64
+
+
+def forced_passes(
+    target: ModelBackend, text: Sequence[int], first: int, width: int = PREFILL
+) -> Iterator[NDArray[np.float32]]:
+    """Pass a text through the model, in a sequence that nothing else has touched.
+
+    Parameters
+    ----------
+    target : ModelBackend
+        The model.
+    text : sequence of int
+        The text. Its last token is not passed.
+    first : int
+        Position of the first token whose logits are wanted; those before it go in rows of 64.
+    width : int, default 64
+        Tokens of a row from there on.
+
+    Yields
+    ------
+    ndarray of float32, shape (n, V)
+        Logits of a pass, none before ``first``; a view that is valid until the next is
+        asked for.
+
+    Raises
+    ------
+    CapacityError
+        If the model has no room for the text.
+    """
+    sequence_id, at = target.open(()), 0
+    try:
+        while at < len(text) - 1:
+            end = min(at + PREFILL, first) if at < first else at + width
+            end = min(end, len(text) - 1)
+            if not target.reserve(sequence_id, end - at):
+                raise CapacityError(f"no room for {len(text)} tokens beside what is open")
+            row = Row(sequence_id, text[at:end], at, end - at if at >= first else 0)
+            logits = target.forward(FlatBatch.from_rows([row]))
+            target.truncate(sequence_id, end)
+            yield logits
+            at = end
+    finally:
+        target.close(sequence_id)
 
 
 def forced_logits(
@@ -55,23 +98,9 @@ def forced_logits(
         If the model has no room for the text.
     """
     text = [*prompt_ids, *output_ids]
-    sequence_id = target.open(())
-    at, first = 0, len(prompt_ids) - 1
-    try:
-        while at < len(text) - 1:
-            end = min(at + PREFILL, first) if at < first else at + width
-            end = min(end, len(text) - 1)
-            if not target.reserve(sequence_id, end - at):
-                raise CapacityError(f"no room for {len(text)} tokens beside what is open")
-            wanted = end - at if at >= first else 0
-            row = Row(sequence_id, text[at:end], at, wanted)
-            logits = target.forward(FlatBatch.from_rows([row]))
-            target.truncate(sequence_id, end)
-            if wanted:
-                yield logits
-            at = end
-    finally:
-        target.close(sequence_id)
+    for logits in forced_passes(target, text, len(prompt_ids) - 1, width):
+        if len(logits):
+            yield logits
 
 
 def forced_laws(

@@ -11,10 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from draftproof.audit.forced import PREFILL
+from draftproof.audit.forced import forced_passes
 from draftproof.core.protocols import HiddenReader, HiddenStates, ModelBackend, Proposer
-from draftproof.core.types import FlatBatch, Row
-from draftproof.errors import CapacityError
 
 __all__ = ["ToldStates"]
 
@@ -69,15 +67,6 @@ class ToldStates:
 def _states(target: ModelBackend, text: Sequence[int]) -> NDArray[np.float32] | None:
     if not target.info.hidden_size or not isinstance(target, HiddenStates):
         return None
-    sequence_id, found = target.open(), []
-    try:
-        for at in range(0, len(text) - 1, PREFILL):
-            end = min(at + PREFILL, len(text) - 1)
-            if not target.reserve(sequence_id, end - at):
-                raise CapacityError(f"no room for {len(text)} tokens beside what is open")
-            target.forward(FlatBatch.from_rows([Row(sequence_id, text[at:end], at, 1)]))
-            found.append(np.array(target.hidden()))
-            target.truncate(sequence_id, end)
-    finally:
-        target.close(sequence_id)
+    passes = forced_passes(target, text, len(text) - 1)
+    found = [np.array(target.hidden()) for _logits in passes]
     return np.concatenate(found) if found else None

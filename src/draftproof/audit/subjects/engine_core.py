@@ -93,13 +93,11 @@ class EngineSubject:
                 result = results[name]
                 output = self._output(result, policy.horizon)
                 tokens[index, : len(output)] = output
-            for name in names:
-                told = self._rounds(results[name], policy.horizon)
+                told = self._rounds(result, policy.horizon)
                 kinds = [kind for kind, _drafts in told]
                 drafts = [certain for _kind, certain in told]
                 rounds.update(kinds)
                 if not self._num_tail:  # else the last round reaches past the text
-                    output = self._output(results[name], policy.horizon)
                     samples.update(round_samples(output, kinds, drafts))
                 drafting += any(kind.drafted for kind in kinds)
         return Draws(tokens, dict(rounds), True, totals_of(rounds, drafting), dict(samples))

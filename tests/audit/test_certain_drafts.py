@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from wrong_keepers import KeepsTooFew, KeepsTooMany
 
 from draftproof.audit import Certificate, Evidence, Plan, RoundLog, judge, recompute
 from draftproof.audit.placed_rounds import certain_promises
@@ -15,43 +16,17 @@ from draftproof.audit.verdict import pooled_acceptance
 from draftproof.backends.table import FunctionTable, TableBackend, seeded_probs
 from draftproof.core.law import DenseLaw
 from draftproof.core.params import SamplingParams
-from draftproof.core.types import Draft, TreeVerdict
+from draftproof.core.types import Draft
 from draftproof.engine import EngineCore
 from draftproof.errors import ConfigError
 from draftproof.evidence import JointLaw, RoundSample, enumerate_law
 from draftproof.proposers import NgramProposer
-from draftproof.verify import NumpyExecutor
 
 PROMPT = (0, 1, 2, 0, 1, 2, 0)
 #: A right engine is called biased with probability 0.001, and so are its rounds called slow or
 #: fast; seeds are fixed. 1500 draws show TV 0.16, and 0.2 kept drafts per round.
 PLAN = Plan(tv=0.18, calibration_samples=4000)
 DRAWS = 1500
-
-
-class KeepsTooMany(NumpyExecutor):
-    """Keeps the first draft where the rule threw it away, half of the time."""
-
-    def judge(self, rows, logits):
-        found = []
-        for row, verdict in zip(rows, super().judge(rows, logits), strict=True):
-            if row.draft.token_ids and not verdict.path and row.coins.sample(7) < 0.5:
-                following = int(logits[row.first_row + 1].argmax())
-                verdict = TreeVerdict((0,), following, verdict.source)
-            found.append(verdict)
-        return found
-
-
-class KeepsTooFew(NumpyExecutor):
-    """Calls a kept first draft a recovered token, half of the time: the law stays right."""
-
-    def judge(self, rows, logits):
-        found = []
-        for row, verdict in zip(rows, super().judge(rows, logits), strict=True):
-            if verdict.path and row.coins.sample(7) < 0.5:
-                verdict = TreeVerdict((), row.draft.token_ids[verdict.path[0]], "recovered")
-            found.append(verdict)
-        return found
 
 
 class Drawn:

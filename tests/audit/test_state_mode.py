@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from wrong_keepers import KeepsTooFew, KeepsTooMany
 
 from draftproof.audit.kinds import check, kind_of
 from draftproof.audit.mode_report import facts_of_state
@@ -22,7 +23,7 @@ from draftproof.backends.table import FunctionTable, TableBackend, seeded_probs
 from draftproof.core.law import DenseLaw
 from draftproof.core.params import SamplingParams
 from draftproof.core.rng import CoinSource
-from draftproof.core.types import Draft, TreeVerdict
+from draftproof.core.types import Draft
 from draftproof.engine import EngineCore, GenerateRequest
 from draftproof.errors import ConfigError
 from draftproof.evidence import enumerate_law
@@ -30,7 +31,6 @@ from draftproof.evidence.trend import decay_test, level_test
 from draftproof.proposers import DraftModelProposer, SuffixProposer
 from draftproof.testing import assert_exact
 from draftproof.testing.faults import CACHE_FAULTS
-from draftproof.verify import NumpyExecutor
 
 PROMPT = (0, 1, 2, 1, 3)
 
@@ -135,31 +135,6 @@ def test_a_loss_that_grows_is_a_decay_and_no_mere_slowness(right):
     assert verdict.exit_code == 1
     assert verdict.reason.startswith("acceptance decays")
     assert verdict.findings[1].startswith("slower than the rule")
-
-
-class KeepsTooMany(NumpyExecutor):
-    """Keeps the first draft where the rule threw it away, half of the time."""
-
-    def judge(self, rows, logits):
-        found = []
-        for row, verdict in zip(rows, super().judge(rows, logits), strict=True):
-            if row.draft.token_ids and not verdict.path and row.coins.sample(7) < 0.5:
-                following = int(logits[row.first_row + 1].argmax())
-                verdict = TreeVerdict((0,), following, verdict.source)
-            found.append(verdict)
-        return found
-
-
-class KeepsTooFew(NumpyExecutor):
-    """Calls a kept first draft a recovered token, half of the time: the law stays right."""
-
-    def judge(self, rows, logits):
-        found = []
-        for row, verdict in zip(rows, super().judge(rows, logits), strict=True):
-            if verdict.path and row.coins.sample(7) < 0.5:
-                verdict = TreeVerdict((), row.draft.token_ids[verdict.path[0]], "recovered")
-            found.append(verdict)
-        return found
 
 
 def run(executor=None, tokens=420, draft=True, prompts=(("p", PROMPT),), **options):
